@@ -1,13 +1,17 @@
 //! Config, checkpoint and geometry of a Qwen3.6-architecture model, and the phase plans: which kernels run on which
 //! tensors in which order. The only crate that knows the order of operations; it knows no device and no text.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for the memory map, which says why
 
+pub mod device;
 mod forward;
 mod geometry;
+pub mod plan;
+mod runner;
 mod weights;
 
 pub use forward::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 pub use geometry::{AttentionGeometry, DeltaGeometry, Geometry, LayerKind, MoeGeometry};
+pub use runner::{Runner, RunnerOptions};
 pub use weights::{
     AttentionWeights, DeltaWeights, LayerWeights, MixerWeights, MoeWeights, PlainTensor, QuantizedMatrix,
     TensorId, Weights,

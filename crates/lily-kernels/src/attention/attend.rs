@@ -1,0 +1,64 @@
+//! Causal softmax attention with an output gate.
+
+use super::AttentionShape;
+use crate::Operand;
+use crate::quant::sigmoid;
+
+/// out[r, i] = softmax(q[r, i] . keys[0 ..= positions[r]] / sqrt(head_dim)) values * sigmoid(gate[r, i]), where query head
+/// i reads KV head i / (query_heads / kv_heads) and the gate is the second half of head i of `qg`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attend {
+    /// Sizes.
+    pub shape: AttentionShape,
+}
+
+impl Attend {
+    /// q f32 [n, query_heads, head_dim]; qg f32 [n, query_heads, 2, head_dim]; positions u32 [n]; out f32 [n,
+    /// query_heads, head_dim]; a slot's keys and values f32 [context, kv_heads, head_dim]. n = slots * rows.
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("q"),
+        Operand::read("qg"),
+        Operand::read("positions"),
+        Operand::write("out"),
+        Operand::read("keys").per_slot(),
+        Operand::read("values").per_slot(),
+    ];
+
+    /// The definition, in f64, of one row: q and gate [query_heads, head_dim], keys and values of the positions it sees.
+    pub fn reference_row(&self, q: &[f64], gate: &[f64], keys: &[f64], values: &[f64]) -> Vec<f64> {
+        let (d, h, hkv) = (self.shape.head_dim, self.shape.query_heads, self.shape.kv_heads);
+        let n = keys.len() / (hkv * d);
+        let mut out = Vec::new();
+        for i in 0..h {
+            let kv = i / (h / hkv);
+            let at = |x: &[f64], j: usize, e: usize| x[(j * hkv + kv) * d + e];
+            let score =
+                |j: usize| (0..d).map(|e| q[i * d + e] * at(keys, j, e)).sum::<f64>() / (d as f64).sqrt();
+            let scores: Vec<f64> = (0..n).map(score).collect();
+            let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for e in 0..d {
+                let mix: f64 = (0..n).map(|j| p[j] * at(values, j, e)).sum();
+                out.push(mix / sum * sigmoid(gate[i * d + e]));
+            }
+        }
+        out
+    }
+
+    /// Around the key block of the CPU (64), one row and many, one sequence and several.
+    pub fn cases() -> Vec<Self> {
+        let case = |slots, rows, query_heads, kv_heads, head_dim, context| Attend {
+            shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
+        };
+        vec![
+            case(1, 1, 8, 1, 256, 1),
+            case(1, 1, 8, 1, 256, 63),
+            case(1, 1, 8, 1, 256, 65),
+            case(3, 1, 4, 2, 64, 200),
+            case(1, 17, 4, 2, 64, 130),
+            case(1, 70, 6, 2, 40, 70),
+            case(1, 3, 3, 3, 33, 300),
+        ]
+    }
+}

@@ -1,0 +1,104 @@
+//! Norm, RoPE and the cache write.
+
+use super::AttentionShape;
+use crate::norm::rms_norm;
+use crate::{Operand, PlainType};
+
+/// For each row: q = RoPE(RMSNorm(q; q_norm)) and k = RoPE(RMSNorm(k; k_norm)), k and v written to the cache at
+/// `positions[row]`.
+///
+/// `qg` holds of each query head first q, then the gate (which [`super::Attend`] reads). RoPE turns the first
+/// `rotary_dim` dimensions in half-split pairs (j, j + rotary_dim / 2) by the angle position * theta^(-2j / rotary_dim):
+/// frequency and angle rounded to f32 as the oracle does, sine and cosine accurate for any angle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionPrep {
+    /// Sizes.
+    pub shape: AttentionShape,
+    /// Leading dimensions that RoPE turns; even.
+    pub rotary_dim: usize,
+    /// Base of the frequencies.
+    pub rope_theta: f64,
+    /// Epsilon of both norms.
+    pub eps: f32,
+    /// How q_norm is stored.
+    pub q_norm: PlainType,
+    /// How k_norm is stored.
+    pub k_norm: PlainType,
+}
+
+impl AttentionPrep {
+    /// qg f32 [n, query_heads, 2, head_dim]; k, v f32 [n, kv_heads, head_dim]; q_norm, k_norm [head_dim]; positions u32
+    /// [n]; q f32 [n, query_heads, head_dim]; a slot's keys and values f32 [context, kv_heads, head_dim], of which the
+    /// rows at `positions` are written. n = slots * rows.
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("qg"),
+        Operand::read("k"),
+        Operand::read("v"),
+        Operand::read("q_norm"),
+        Operand::read("k_norm"),
+        Operand::read("positions"),
+        Operand::write("q"),
+        Operand::update("keys").per_slot(),
+        Operand::update("values").per_slot(),
+    ];
+
+    /// The inverse frequency of pair `j`, rounded to f32.
+    pub fn frequency(&self, j: usize) -> f32 {
+        self.rope_theta.powf(-2.0 * j as f64 / self.rotary_dim as f64) as f32
+    }
+
+    fn turn(&self, x: &mut [f64], position: u32) {
+        let half = self.rotary_dim / 2;
+        for j in 0..half {
+            let angle = f64::from(position as f32 * self.frequency(j));
+            let (a, b) = (x[j], x[j + half]);
+            x[j] = a * angle.cos() - b * angle.sin();
+            x[j + half] = b * angle.cos() + a * angle.sin();
+        }
+    }
+
+    /// The definition, in f64: (q [n, query_heads, head_dim], k [n, kv_heads, head_dim]).
+    pub fn reference(
+        &self,
+        qg: &[f64],
+        k: &[f64],
+        q_norm: &[f64],
+        k_norm: &[f64],
+        positions: &[u32],
+    ) -> (Vec<f64>, Vec<f64>) {
+        let (d, h, hkv) = (self.shape.head_dim, self.shape.query_heads, self.shape.kv_heads);
+        let eps = f64::from(self.eps);
+        let (mut q_out, mut k_out) = (Vec::new(), Vec::new());
+        for (r, position) in positions.iter().enumerate() {
+            for i in 0..h {
+                let mut x = rms_norm(&qg[(r * h + i) * 2 * d..][..d], q_norm, eps);
+                self.turn(&mut x, *position);
+                q_out.extend(x);
+            }
+            for i in 0..hkv {
+                let mut x = rms_norm(&k[(r * hkv + i) * d..][..d], k_norm, eps);
+                self.turn(&mut x, *position);
+                k_out.extend(x);
+            }
+        }
+        (q_out, k_out)
+    }
+
+    /// Few and many heads, rotary parts of every share, several sequences, positions up to 2.6e5.
+    pub fn cases() -> Vec<Self> {
+        let case = |slots, rows, query_heads, kv_heads, head_dim, rotary_dim, context| AttentionPrep {
+            shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
+            rotary_dim,
+            rope_theta: 1e7,
+            eps: 1e-6,
+            q_norm: PlainType::Bf16,
+            k_norm: PlainType::F32,
+        };
+        vec![
+            case(1, 1, 8, 1, 256, 64, 300),
+            case(3, 1, 4, 2, 64, 16, 70),
+            case(1, 9, 4, 2, 40, 40, 262_144),
+            case(1, 5, 2, 2, 33, 2, 40),
+        ]
+    }
+}

@@ -1,0 +1,57 @@
+//! The weighted sum of experts, the shared expert, and the residual.
+
+use crate::Operand;
+use crate::quant::sigmoid;
+
+/// x[r] += sum over slots j of weights[r, j] * expert_out[r * top_k + j] + sigmoid(shared_gate[r]) * shared[r].
+///
+/// Slots are summed in slot order, the shared expert last, then the sum is added to the residual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Combine {
+    /// Rows.
+    pub rows: usize,
+    /// Experts each row uses.
+    pub top_k: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+}
+
+impl Combine {
+    /// expert_out f32 [rows * top_k, width]; weights f32 [rows, top_k]; shared f32 [rows, width]; shared_gate f32 [rows];
+    /// x f32 [rows, width].
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("expert_out"),
+        Operand::read("weights"),
+        Operand::read("shared"),
+        Operand::read("shared_gate"),
+        Operand::update("x"),
+    ];
+
+    /// The definition, in f64.
+    pub fn reference(
+        &self,
+        expert_out: &[f64],
+        weights: &[f64],
+        shared: &[f64],
+        shared_gate: &[f64],
+        x: &[f64],
+    ) -> Vec<f64> {
+        let mut y = x.to_vec();
+        for r in 0..self.rows {
+            for i in 0..self.width {
+                for j in 0..self.top_k {
+                    let p = r * self.top_k + j;
+                    y[r * self.width + i] += weights[p] * expert_out[p * self.width + i];
+                }
+                y[r * self.width + i] += sigmoid(shared_gate[r]) * shared[r * self.width + i];
+            }
+        }
+        y
+    }
+
+    /// Widths that do and do not fill a vector.
+    pub fn cases() -> Vec<Self> {
+        let case = |rows, top_k, width| Combine { rows, top_k, width };
+        vec![case(1, 8, 256), case(5, 2, 37), case(3, 1, 64)]
+    }
+}

@@ -1,0 +1,42 @@
+//! The norm and gate after Gated DeltaNet.
+
+use super::rms_norm::rms_norm;
+use crate::quant::silu;
+use crate::{Operand, PlainType};
+
+/// out[r, h] = RMSNorm(y[r, h]; w) * SiLU(z[r, h]): the norm comes before the gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatedNorm {
+    /// Rows.
+    pub rows: usize,
+    /// Value heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Added to the mean of squares.
+    pub eps: f32,
+    /// How w is stored.
+    pub weight: PlainType,
+}
+
+impl GatedNorm {
+    /// y, z f32 [rows, heads, width]; w [width]; out f32 [rows, heads, width].
+    pub const OPERANDS: &'static [Operand] =
+        &[Operand::read("y"), Operand::read("z"), Operand::read("w"), Operand::write("out")];
+
+    /// The definition, in f64.
+    pub fn reference(&self, y: &[f64], z: &[f64], w: &[f64]) -> Vec<f64> {
+        let normed = y.chunks(self.width).flat_map(|head| rms_norm(head, w, f64::from(self.eps)));
+        normed.zip(z).map(|(y, z)| y * silu(*z)).collect()
+    }
+
+    /// Head widths that do and do not fill a vector.
+    pub fn cases() -> Vec<Self> {
+        let case = |rows, heads, width, eps, weight| GatedNorm { rows, heads, width, eps, weight };
+        vec![
+            case(1, 4, 128, 1e-6, PlainType::Bf16),
+            case(5, 3, 64, 0.2, PlainType::F32),
+            case(2, 2, 37, 1e-6, PlainType::Bf16),
+        ]
+    }
+}

@@ -1,0 +1,74 @@
+//! The first half of a gated feed-forward block.
+
+use crate::{Operand, QuantFormat};
+
+/// out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Swiglu {
+    /// Rows of x.
+    pub rows: usize,
+    /// Rows of each matrix.
+    pub outputs: usize,
+    /// Columns of each matrix.
+    pub inputs: usize,
+    /// Of the gate matrix.
+    pub gate: QuantFormat,
+    /// Of the up matrix.
+    pub up: QuantFormat,
+}
+
+/// x * sigmoid(x).
+pub(crate) fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+/// sigmoid(x).
+pub(crate) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Bytes of the three tensors of a quantized matrix: weight, scales, biases.
+pub type Quantized<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+impl Swiglu {
+    /// x f32 [rows, inputs]; gate and up [outputs, inputs]; out f32 [rows, outputs].
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("x"),
+        Operand::read("gate.weight"),
+        Operand::read("gate.scales"),
+        Operand::read("gate.biases"),
+        Operand::read("up.weight"),
+        Operand::read("up.scales"),
+        Operand::read("up.biases"),
+        Operand::write("out"),
+    ];
+
+    /// The definition, in f64.
+    pub fn reference(&self, x: &[f64], gate: Quantized<'_>, up: Quantized<'_>) -> Vec<f64> {
+        let mut y = vec![0.0; self.rows * self.outputs];
+        for o in 0..self.outputs {
+            let g = self.gate.dequantize_row(gate.0, gate.1, gate.2, o, self.inputs);
+            let u = self.up.dequantize_row(up.0, up.1, up.2, o, self.inputs);
+            for r in 0..self.rows {
+                let x = &x[r * self.inputs..][..self.inputs];
+                let dot = |w: &[f64]| x.iter().zip(w).map(|(a, b)| a * b).sum::<f64>();
+                y[r * self.outputs + o] = silu(dot(&g)) * dot(&u);
+            }
+        }
+        y
+    }
+
+    /// Equal and unequal formats of the two matrices.
+    pub fn cases() -> Vec<Self> {
+        let f = |bits, group| QuantFormat { bits, group };
+        let mut cases = Vec::new();
+        for (gate, up) in
+            [(f(4, 64), f(4, 64)), (f(4, 32), f(6, 64)), (f(8, 128), f(3, 32)), (f(2, 64), f(5, 128))]
+        {
+            for (rows, outputs) in [(1, 5), (4, 33), (11, 7)] {
+                cases.push(Swiglu { rows, outputs, inputs: 256, gate, up });
+            }
+        }
+        cases
+    }
+}

@@ -1,0 +1,69 @@
+//! What a device has to offer so that a [`crate::Runner`] can run plans on it.
+
+use crate::plan::Plan;
+use crate::{DeviceError, SequenceId, SnapshotId};
+
+/// The rows of one run of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The sequence of each slot.
+    pub sequences: &'a [SequenceId],
+    /// Token ids, [slots * rows].
+    pub tokens: &'a [u32],
+    /// Their positions, [slots * rows].
+    pub positions: &'a [u32],
+}
+
+/// A part of a sequence's recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePart {
+    /// S of a Gated DeltaNet layer, [value_heads, value_dim, key_dim].
+    Delta {
+        /// The layer.
+        layer: usize,
+    },
+    /// The last raw qkv rows of a Gated DeltaNet layer, [conv_taps - 1, channels].
+    Conv {
+        /// The layer.
+        layer: usize,
+    },
+}
+
+/// Executes plans and holds the state of sequences. Knows kernels and memory; not what a request or a session is.
+pub trait Device: Send {
+    /// One line for people: `CPU, 2 threads, AVX-512`.
+    fn describe(&self) -> String;
+
+    /// Opens an empty sequence.
+    fn open(&mut self) -> Result<SequenceId, DeviceError>;
+
+    /// Frees a sequence; unknown ids are ignored.
+    fn close(&mut self, sequence: SequenceId);
+
+    /// Freezes the state of a sequence that holds `length` tokens.
+    fn snapshot(&mut self, sequence: SequenceId, length: usize) -> Result<SnapshotId, DeviceError>;
+
+    /// Opens a sequence that continues from a snapshot.
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError>;
+
+    /// Frees a snapshot; unknown ids are ignored.
+    fn discard(&mut self, snapshot: SnapshotId);
+
+    /// Bytes that discarding this snapshot alone would free now.
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize;
+
+    /// Bytes of all sequences and snapshots.
+    fn state_bytes(&self) -> usize;
+
+    /// Makes room in a sequence that holds `from` tokens for tokens up to `to`. Must precede a run that writes there.
+    fn reserve(&mut self, sequence: SequenceId, from: usize, to: usize) -> Result<(), DeviceError>;
+
+    /// Runs a plan. On an error the states of the batch's sequences are undefined.
+    fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError>;
+
+    /// Row `row` of the logits of the last run, [vocab].
+    fn logits(&self, row: usize) -> &[f32];
+
+    /// A copy of a part of a sequence's state, for tests and tools.
+    fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError>;
+}

@@ -1,0 +1,213 @@
+//! Runs a model on a device: builds the plans, keeps them by shape, and keeps the books of sequences.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::device::{Batch, Device, StatePart};
+use crate::plan::{self, Plan};
+use crate::{DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights};
+
+/// Contexts are rounded up to a power of two of at least this many tokens, so that a plan serves many steps.
+const SMALLEST_BUCKET: usize = 256;
+
+/// The most plans kept. Prefill plans depend on the number of rows, so a server sees many; one is cheap to make again.
+const PLANS_KEPT: usize = 64;
+
+/// Limits of a [`Runner`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerOptions {
+    /// Tokens a sequence may hold.
+    pub context: usize,
+    /// The most tokens of one prefill call; the arena grows with it.
+    pub max_chunk: usize,
+    /// The most rows of one decode call.
+    pub max_decode_rows: usize,
+}
+
+/// A model on a device.
+pub struct Runner<D> {
+    geometry: Geometry,
+    weights: Weights,
+    device: D,
+    options: RunnerOptions,
+    plans: HashMap<PlanKey, Arc<Plan>>,
+    lengths: HashMap<SequenceId, usize>,
+    snapshots: HashMap<SnapshotId, usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PlanKey {
+    Prefill { rows: usize, context: usize, logits: LogitRows },
+    Decode { slots: usize, context: usize },
+}
+
+impl<D: Device> Runner<D> {
+    /// A runner for a model whose tensors `device` holds.
+    pub fn new(geometry: Geometry, weights: Weights, device: D, options: RunnerOptions) -> Self {
+        let (plans, lengths, snapshots) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Runner { geometry, weights, device, options, plans, lengths, snapshots }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// A copy of a part of a sequence's recurrent state.
+    pub fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
+        self.device.state(sequence, part)
+    }
+
+    fn plan(&mut self, key: PlanKey) -> Result<Arc<Plan>, DeviceError> {
+        if let Some(plan) = self.plans.get(&key) {
+            return Ok(plan.clone());
+        }
+        let (g, w) = (&self.geometry, &self.weights);
+        let plan = match key {
+            PlanKey::Prefill { rows, context, logits } => plan::prefill(g, w, rows, context, logits),
+            PlanKey::Decode { slots, context } => plan::decode(g, w, slots, context),
+        };
+        let plan = Arc::new(plan.map_err(|e| DeviceError::Failed(e.to_string()))?);
+        if self.plans.len() >= PLANS_KEPT {
+            self.plans.clear();
+        }
+        self.plans.insert(key, plan.clone());
+        Ok(plan)
+    }
+
+    /// The length of a sequence, after making sure that `more` tokens fit.
+    fn reserve(&mut self, sequence: SequenceId, more: usize) -> Result<usize, DeviceError> {
+        let length = *self
+            .lengths
+            .get(&sequence)
+            .ok_or_else(|| DeviceError::Unknown(format!("no sequence {sequence:?}")))?;
+        let context = self.options.context;
+        if length + more > context {
+            return Err(DeviceError::ContextFull { length, more, context });
+        }
+        self.device.reserve(sequence, length, length + more)?;
+        Ok(length)
+    }
+
+    fn bucket(&self, tokens: usize) -> usize {
+        tokens.next_power_of_two().max(SMALLEST_BUCKET).min(self.options.context)
+    }
+
+    /// Every id must name a row of the embedding, or the device would read past it.
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), DeviceError> {
+        match tokens.iter().find(|t| **t as usize >= self.geometry.vocab) {
+            Some(t) => Err(DeviceError::Unknown(format!(
+                "token id {t} is not below vocab_size {}",
+                self.geometry.vocab
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<D: Device> Forward for Runner<D> {
+    fn vocab(&self) -> usize {
+        self.geometry.vocab
+    }
+
+    fn max_chunk(&self) -> usize {
+        self.options.max_chunk
+    }
+
+    fn max_decode_rows(&self) -> usize {
+        self.options.max_decode_rows
+    }
+
+    fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        let sequence = self.device.open()?;
+        self.lengths.insert(sequence, 0);
+        Ok(sequence)
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        self.lengths.remove(&sequence);
+        self.device.close(sequence);
+    }
+
+    fn length(&self, sequence: SequenceId) -> usize {
+        self.lengths.get(&sequence).copied().unwrap_or(0)
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
+        let length = self.reserve(sequence, 0)?;
+        let snapshot = self.device.snapshot(sequence, length)?;
+        self.snapshots.insert(snapshot, length);
+        Ok(snapshot)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        let length = *self
+            .snapshots
+            .get(&snapshot)
+            .ok_or_else(|| DeviceError::Unknown(format!("no snapshot {snapshot:?}")))?;
+        let sequence = self.device.restore(snapshot)?;
+        self.lengths.insert(sequence, length);
+        Ok(sequence)
+    }
+
+    fn discard(&mut self, snapshot: SnapshotId) {
+        self.snapshots.remove(&snapshot);
+        self.device.discard(snapshot);
+    }
+
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize {
+        self.device.snapshot_bytes(snapshot)
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.device.state_bytes()
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        logits: LogitRows,
+    ) -> Result<(), DeviceError> {
+        if tokens.is_empty() || tokens.len() > self.options.max_chunk {
+            let (n, max) = (tokens.len(), self.options.max_chunk);
+            return Err(DeviceError::Unknown(format!("a prefill chunk has 1 to {max} tokens, not {n}")));
+        }
+        self.check_tokens(tokens)?;
+        let length = self.reserve(sequence, tokens.len())?;
+        let context = self.bucket(length + tokens.len());
+        let plan = self.plan(PlanKey::Prefill { rows: tokens.len(), context, logits })?;
+        let positions: Vec<u32> = (length..length + tokens.len()).map(|p| p as u32).collect();
+        self.device.run(&plan, &Batch { sequences: &[sequence], tokens, positions: &positions })?;
+        self.lengths.insert(sequence, length + tokens.len());
+        Ok(())
+    }
+
+    fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
+        if rows.is_empty() || rows.len() > self.options.max_decode_rows {
+            let (n, max) = (rows.len(), self.options.max_decode_rows);
+            return Err(DeviceError::Unknown(format!("a decode step has 1 to {max} rows, not {n}")));
+        }
+        let sequences: Vec<SequenceId> = rows.iter().map(|r| r.0).collect();
+        let tokens: Vec<u32> = rows.iter().map(|r| r.1).collect();
+        if (1..sequences.len()).any(|i| sequences[..i].contains(&sequences[i])) {
+            return Err(DeviceError::Unknown("a decode step has one row a sequence".into()));
+        }
+        self.check_tokens(&tokens)?;
+        let mut positions = Vec::with_capacity(rows.len());
+        for sequence in &sequences {
+            positions.push(self.reserve(*sequence, 1)? as u32);
+        }
+        let longest = positions.iter().max().map_or(0, |p| *p as usize);
+        let plan = self.plan(PlanKey::Decode { slots: rows.len(), context: self.bucket(longest + 1) })?;
+        self.device.run(&plan, &Batch { sequences: &sequences, tokens: &tokens, positions: &positions })?;
+        for (sequence, position) in sequences.iter().zip(&positions) {
+            self.lengths.insert(*sequence, *position as usize + 1);
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.device.logits(row)
+    }
+}
