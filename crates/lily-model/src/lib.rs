@@ -2,15 +2,25 @@
 //! tensors in which order. The only crate that knows the order of operations; it knows no device and no text.
 #![deny(unsafe_code)] // but for the memory map, which says why
 
+mod checkpoint;
+mod config;
 pub mod device;
+mod error;
 mod forward;
 mod geometry;
+mod model;
 pub mod plan;
 mod runner;
+#[cfg(test)]
+mod tests;
 mod weights;
 
+pub use checkpoint::{Checkpoint, ElementType, MemoryModel, TensorInfo};
+pub use config::{Format, SamplingDefaults};
+pub use error::ModelError;
 pub use forward::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 pub use geometry::{AttentionGeometry, DeltaGeometry, Geometry, LayerKind, MoeGeometry};
+pub use model::Model;
 pub use runner::{Runner, RunnerOptions};
 pub use weights::{
     AttentionWeights, DeltaWeights, LayerWeights, MixerWeights, MoeWeights, PlainTensor, QuantizedMatrix,

@@ -1,0 +1,34 @@
+//! The bytes of a checkpoint file: mapped from disk or already in memory. The only unsafe code of this crate.
+#![allow(unsafe_code)]
+
+use std::{borrow::Cow, fs::File};
+
+/// Bytes that stay where they are as long as the model lives.
+#[derive(Debug)]
+pub(crate) enum FileBytes {
+    Mapped(memmap2::Mmap),
+    Memory(Cow<'static, [u8]>),
+}
+
+impl FileBytes {
+    /// Maps a whole file, read-only.
+    ///
+    /// While the model lives, nobody may change the file. If it is overwritten, the model computes with the changed
+    /// weights; if it is cut off, the next read of a lost page ends the process (SIGBUS on Unix, an in-page error on
+    /// Windows). Replacing the file by renaming another over it, as downloads do, is harmless.
+    pub(crate) fn map(file: &File) -> std::io::Result<FileBytes> {
+        // SAFETY: the map is read-only and private to this process, and its bytes are only ever read as plain numbers,
+        // for which every bit pattern is valid. What remains is another process changing the file meanwhile; the
+        // compiler is told that the bytes do not change, so that a program that overwrites weights in place under a
+        // running engine gets unspecified numbers. No mapping loader can exclude that; see the contract above.
+        let map = unsafe { memmap2::Mmap::map(file) }?;
+        Ok(FileBytes::Mapped(map))
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            FileBytes::Mapped(map) => map,
+            FileBytes::Memory(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The tensors of a model's safetensors files: one file, or shards with an index. Files are mapped and never copied;
+//! tensors may start at any byte, because MLX's writer neither pads its header nor aligns tensors.
+
+mod element;
+mod header;
+mod index;
+mod mapping;
+mod roles;
+mod source;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ops::Range,
+};
+
+use crate::{
+    error::{ModelError, quoted},
+    weights::{PlainTensor, TensorId},
+};
+use index::Index;
+use mapping::FileBytes;
+
+pub use element::ElementType;
+pub use source::MemoryModel;
+pub(crate) use {roles::assign, source::Source};
+
+/// What MLX puts before the names of the text model's tensors and modules.
+pub(crate) const PREFIX: &str = "language_model.";
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+const INDEX_LIMIT: u64 = 32 << 20;
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name in the file.
+    pub name: String,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// Which of [`Checkpoint::files`].
+    pub file: usize,
+    /// Its bytes in that file.
+    pub range: Range<usize>,
+}
+
+/// All tensors of a model, where they lie in its files.
+///
+/// Files on disk are mapped: opening reads only the headers, and pages of weights are read when they are first used.
+/// The files must not be changed in place while a model uses them; cutting one off can end the process.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Vec<CheckpointFile>,
+    tensors: Vec<TensorInfo>,
+    /// What says which tensors there are: the file, or the index.
+    listing: String,
+}
+
+/// A file of a checkpoint.
+#[derive(Debug)]
+struct CheckpointFile {
+    label: String,
+    bytes: FileBytes,
+}
+
+impl Checkpoint {
+    /// Opens the weight files of a model and checks their headers.
+    pub(crate) fn open(source: &Source) -> Result<Checkpoint, ModelError> {
+        // mlx-lm writes an index beside a single file too, so the index comes first.
+        if source.has(INDEX_FILE) {
+            let bytes = source.read(INDEX_FILE, INDEX_LIMIT, "the checkpoint")?;
+            let index = Index::parse(&source.label(INDEX_FILE), &bytes)?;
+            let mut checkpoint = Checkpoint::of_files(source, &index.shards, INDEX_FILE)?;
+            checkpoint.check_index(&index)?;
+            checkpoint.listing = index.file;
+            return Ok(checkpoint);
+        }
+        Checkpoint::of_files(source, &[SINGLE_FILE.to_owned()], "the model (or an index of shards)")
+    }
+
+    fn of_files(source: &Source, names: &[String], needed_by: &str) -> Result<Checkpoint, ModelError> {
+        let mut checkpoint =
+            Checkpoint { files: Vec::new(), tensors: Vec::new(), listing: source.label(SINGLE_FILE) };
+        // All of them before the first is read, so that a download that was cut off is reported as such.
+        if let Some(name) = names.iter().find(|name| !source.has(name)) {
+            return Err(source.missing(name, needed_by));
+        }
+        let mut seen = HashMap::new();
+        for (file, name) in names.iter().enumerate() {
+            let (label, bytes) = (source.label(name), source.map(name, needed_by)?);
+            for entry in header::read(&label, bytes.as_slice())? {
+                match seen.entry(entry.name.clone()) {
+                    Entry::Occupied(first) => {
+                        let first: &usize = first.get();
+                        let other = checkpoint.files.get(*first).map_or(&label, |f| &f.label).clone();
+                        return Err(ModelError::DuplicateTensor {
+                            tensor: quoted(&entry.name),
+                            file: label,
+                            other,
+                        });
+                    }
+                    Entry::Vacant(slot) => slot.insert(file),
+                };
+                checkpoint.tensors.push(TensorInfo {
+                    name: entry.name,
+                    element: entry.element,
+                    shape: entry.shape,
+                    file,
+                    range: entry.range,
+                });
+            }
+            checkpoint.files.push(CheckpointFile { label, bytes });
+        }
+        Ok(checkpoint)
+    }
+
+    /// The index and the shards must say the same.
+    fn check_index(&self, index: &Index) -> Result<(), ModelError> {
+        let shard = |i: usize| index.shards.get(i).cloned().unwrap_or_default();
+        let mut listed = index.shard_of.clone();
+        for tensor in &self.tensors {
+            match listed.remove(&tensor.name) {
+                Some(file) if file == tensor.file => {}
+                other => {
+                    return Err(ModelError::NotInIndex {
+                        file: self.files[tensor.file].label.clone(),
+                        tensor: quoted(&tensor.name),
+                        index: index.file.clone(),
+                        wanted: other.map_or_else(|| "nowhere".to_owned(), |i| format!("in {}", shard(i))),
+                    });
+                }
+            }
+        }
+        match listed.into_iter().next() {
+            None => Ok(()),
+            Some((tensor, file)) => Err(ModelError::MissingTensor {
+                file: self.files.get(file).map(|f| f.label.clone()).unwrap_or_default(),
+                tensor: quoted(&tensor),
+                wanted: format!("what {} lists", index.file),
+            }),
+        }
+    }
+
+    /// Exactly a tensor's bytes, at any alignment.
+    ///
+    /// # Panics
+    /// With an id of another checkpoint.
+    pub fn bytes(&self, id: TensorId) -> &[u8] {
+        let info = self.info(id);
+        &self.files[info.file].bytes.as_slice()[info.range.clone()]
+    }
+
+    /// A tensor's name, type, shape and place.
+    ///
+    /// # Panics
+    /// With an id of another checkpoint.
+    pub fn info(&self, id: TensorId) -> &TensorInfo {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// Every tensor of the files, skipped ones included, by file and then by offset.
+    pub fn tensors(&self) -> impl Iterator<Item = (TensorId, &TensorInfo)> {
+        // A header holds far fewer than 2^32 tensors, and so do all files together.
+        self.tensors.iter().enumerate().map(|(i, info)| (TensorId(i as u32), info))
+    }
+
+    /// Bytes of all tensors, skipped ones included.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.iter().map(|info| info.range.len() as u64).sum()
+    }
+
+    /// Path (or name, in memory) and bytes of each file.
+    pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.iter().map(|file| (file.label.as_str(), file.bytes.as_slice().len() as u64))
+    }
+
+    /// A vector as f32.
+    ///
+    /// # Panics
+    /// With a tensor of another checkpoint.
+    pub fn plain_f32(&self, plain: &PlainTensor) -> Vec<f32> {
+        let bytes = self.bytes(plain.tensor);
+        if plain.is_f32 {
+            bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        } else {
+            bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16))
+                .collect()
+        }
+    }
+}
