@@ -11,6 +11,8 @@ mod geometry;
 mod model;
 pub mod plan;
 mod runner;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod weights;

@@ -36,10 +36,10 @@ impl Quantization {
             (text, "quantization_config"),
         ] {
             let Some(fields) = holder.object(field)? else { continue };
-            if let Some(method) = fields.get("quant_method") {
-                if !matches!(method.as_str(), Some("mlx" | "affine")) {
-                    return Err(fields.unsupported("quant_method", method, "MLX's affine quantization"));
-                }
+            if let Some(method) = fields.get("quant_method")
+                && !matches!(method.as_str(), Some("mlx" | "affine"))
+            {
+                return Err(fields.unsupported("quant_method", method, "MLX's affine quantization"));
             }
             let default = format(&fields, None)?;
             let overrides = fields
@@ -78,10 +78,10 @@ impl Quantization {
 
 /// Reads bits, group and mode; what an override leaves out it takes from `default`.
 fn format(fields: &Fields, default: Option<Format>) -> Result<Format, ModelError> {
-    if let Some(mode) = fields.get("mode") {
-        if mode.as_str() != Some("affine") {
-            return Err(fields.unsupported("mode", mode, "\"affine\""));
-        }
+    if let Some(mode) = fields.get("mode")
+        && mode.as_str() != Some("affine")
+    {
+        return Err(fields.unsupported("mode", mode, "\"affine\""));
     }
     let one_of = |name: &str, default: Option<usize>, allowed: &[usize], wanted: &str| match fields.get(name)
     {

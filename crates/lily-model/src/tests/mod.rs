@@ -1,5 +1,6 @@
 //! Tests of opening whole models.
 
+mod formats;
 mod loads;
 
 use std::path::PathBuf;
