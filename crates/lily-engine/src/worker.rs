@@ -1,0 +1,384 @@
+//! The engine's thread: receive, admit, act, finish; one small step at a time, so that after each it can look for new
+//! requests and for cancelled ones. With nothing to do it sleeps in the channel.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use lily_model::{DeviceError, Forward};
+use lily_protocol::{Event, FinishReason};
+
+use crate::config::EngineConfig;
+use crate::engine::Shared;
+use crate::sampler::{SamplerError, Scratch};
+use crate::sessions::Sessions;
+use crate::task::Task;
+use crate::turns::{Action, Prompt, Turns};
+
+/// How a request ends. A cancelled one ends without a word.
+enum End {
+    Finished(FinishReason),
+    Failed(String),
+    Cancelled,
+}
+
+impl From<DeviceError> for End {
+    fn from(error: DeviceError) -> Self {
+        End::Failed(error.to_string())
+    }
+}
+
+impl From<SamplerError> for End {
+    fn from(error: SamplerError) -> Self {
+        End::Failed(error.to_string())
+    }
+}
+
+/// All that the thread owns. A task stays in one of the two lists through every call into the model, so that it can be
+/// told when one of them panics.
+pub(crate) struct Worker {
+    sessions: Sessions,
+    receiver: Receiver<Task>,
+    shared: Arc<Shared>,
+    waiting: VecDeque<Task>,
+    /// With a sequence each.
+    live: Vec<Task>,
+    turns: Turns,
+    scratch: Scratch,
+    /// Memory was short: nobody is admitted until one of the live requests has ended. Without this rule a preempted
+    /// request would take back at once what it gave to the others.
+    memory_short: bool,
+    end_tokens: Vec<u32>,
+    vocabulary: usize,
+    chunk: usize,
+    parallel: usize,
+    state_memory: usize,
+    total_memory: usize,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        forward: Box<dyn Forward>,
+        receiver: Receiver<Task>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Worker {
+            sessions: Sessions::new(forward, config.chunk, config.cache_memory),
+            receiver,
+            shared,
+            waiting: VecDeque::new(),
+            live: Vec::new(),
+            turns: Turns::default(),
+            scratch: Scratch::default(),
+            memory_short: false,
+            end_tokens: config.end_tokens.clone(),
+            vocabulary: config.limits.vocabulary,
+            chunk: config.chunk,
+            parallel: config.parallel,
+            state_memory: config.state_memory,
+            total_memory: config.state_memory.saturating_add(config.cache_memory),
+        }
+    }
+
+    /// Works until the handle closes the channel and all work is done or dropped.
+    pub(crate) fn run(mut self) {
+        let mut last_words = "the engine is shutting down".to_owned();
+        let mut sound = true;
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.round())) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(panic) => {
+                    last_words = format!("the engine stopped after a fault of its own: {}", message(&*panic));
+                    tracing::error!("{last_words}");
+                    sound = false;
+                    break;
+                }
+            }
+        }
+        self.shared.close();
+        while let Ok(task) = self.receiver.try_recv() {
+            self.waiting.push_back(task);
+        }
+        let Worker { mut sessions, mut live, waiting, shared, .. } = self;
+        if sound {
+            live.iter_mut().for_each(|task| sessions.release(task));
+            sessions.clear();
+        }
+        for task in live.iter().chain(&waiting) {
+            task.events.send(Event::Failed(last_words.clone()));
+            shared.ended(None);
+        }
+        shared.publish(0, 0);
+        // A model that panicked may panic again while it is freed.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(sessions))) {
+            tracing::error!("freeing the model failed: {}", message(&*panic));
+        }
+    }
+
+    /// One step; false when there will be no more.
+    fn round(&mut self) -> bool {
+        if !self.receive() || self.shared.aborted() {
+            return false;
+        }
+        self.drop_cancelled();
+        self.admit();
+        self.stay_within_memory();
+        match self.next_action() {
+            Action::Prefill(arrival) => self.prefill_turn(arrival),
+            Action::Decode => self.decode_step(),
+            Action::Nothing => self.resolve_stall(),
+        }
+        self.publish();
+        true
+    }
+
+    /// Takes what has arrived; waits for it if there is nothing else to do. False at the end of all work.
+    fn receive(&mut self) -> bool {
+        if self.live.is_empty() && self.waiting.is_empty() {
+            match self.receiver.recv() {
+                Ok(task) => self.waiting.push_back(task),
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match self.receiver.try_recv() {
+                Ok(task) => self.waiting.push_back(task),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn drop_cancelled(&mut self) {
+        for at in (0..self.live.len()).rev() {
+            if self.live[at].events.cancelled() {
+                self.end(at, End::Cancelled);
+            }
+        }
+        let before = self.waiting.len();
+        self.waiting.retain(|task| !task.events.cancelled());
+        (self.waiting.len()..before).for_each(|_| self.shared.ended(None));
+    }
+
+    /// Opens sequences for waiting requests, in order of arrival, while there are places and memory.
+    fn admit(&mut self) {
+        while self.live.len() < self.parallel
+            && let Some(task) = self.waiting.front_mut()
+        {
+            let alone = self.live.is_empty();
+            let room = self.state_memory.saturating_sub(self.sessions.live_bytes());
+            if !alone && (self.memory_short || self.sessions.need_bytes(task) > room) {
+                return;
+            }
+            task.served = self.turns.count();
+            let attached = self.sessions.attach(task);
+            if !alone && matches!(attached, Err(DeviceError::OutOfMemory { .. })) {
+                self.memory_short = true;
+                return;
+            }
+            self.live.extend(self.waiting.pop_front());
+            if let Err(error) = attached {
+                self.end(self.live.len() - 1, error.into());
+            }
+        }
+    }
+
+    /// Keeps the sum of live state and cache within the sum of their budgets: the cache gives way, then the youngest.
+    fn stay_within_memory(&mut self) {
+        while self.sessions.state_bytes() > self.total_memory {
+            if !self.sessions.evict() {
+                if self.live.len() > 1 {
+                    self.preempt_youngest();
+                    continue;
+                }
+                return;
+            }
+        }
+    }
+
+    fn next_action(&mut self) -> Action {
+        let able = || self.live.iter().filter(|task| task.stalled.is_none());
+        let prompts: Vec<_> = able()
+            .filter(|task| task.remaining() > 0)
+            .map(|task| Prompt { arrival: task.arrival, remaining: task.remaining(), served: task.served })
+            .collect();
+        let decoding = able().any(|task| task.remaining() == 0);
+        self.turns.next(&prompts, decoding)
+    }
+
+    /// Computes pieces of one prompt, as many as a chunk holds: a short prompt with several cuts is one turn.
+    fn prefill_turn(&mut self, arrival: u64) {
+        let Some(at) = self.live.iter().position(|task| task.arrival == arrival) else { return };
+        self.sessions.catch_up(&mut self.live[at]);
+        let mut left = self.chunk;
+        loop {
+            let task = &mut self.live[at];
+            let piece = task.next_stop() - task.done;
+            if piece > left || task.events.cancelled() {
+                break;
+            }
+            left -= piece;
+            if let Err(error) = self.sessions.prefill(task) {
+                return self.stall_or_end(at, error);
+            }
+            if task.remaining() == 0 {
+                return self.end_prompt(at);
+            }
+            self.keep(at);
+        }
+        self.live[at].served = self.turns.count();
+    }
+
+    /// The prompt is done: its last logits give the first token, unless this is a repetition.
+    fn end_prompt(&mut self, at: usize) {
+        let chosen = if self.live[at].at_front() { self.take_token(at, 0) } else { Ok(None) };
+        self.keep(at);
+        match chosen {
+            Ok(None) => {}
+            Ok(Some(reason)) => self.end(at, End::Finished(reason)),
+            Err(error) => self.end(at, error.into()),
+        }
+    }
+
+    /// Caches the state that the prefill of a request has reached, unless requests are short of memory already.
+    fn keep(&mut self, at: usize) {
+        if !self.memory_short {
+            self.sessions.keep(&self.live[at]);
+        }
+    }
+
+    fn take_token(&mut self, at: usize, row: usize) -> Result<Option<FinishReason>, SamplerError> {
+        let logits = self.sessions.logits(row);
+        self.live[at].take_token(logits, &self.end_tokens, self.vocabulary, &mut self.scratch)
+    }
+
+    /// One token for everybody who is past the prompt, in batches.
+    fn decode_step(&mut self) {
+        let mut ready: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|task| task.stalled.is_none() && task.remaining() == 0)
+            .map(|task| task.arrival)
+            .collect();
+        ready.sort_unstable();
+        for batch in ready.chunks(self.sessions.max_rows()) {
+            if let Err(error) = self.decode_batch(batch) {
+                if batch.len() == 1 || matches!(error, DeviceError::Failed(_)) {
+                    batch.iter().for_each(|arrival| self.fail(*arrival, &error));
+                    continue;
+                }
+                // Nothing has changed, and one row may be the cause: each goes alone.
+                for arrival in batch {
+                    if let Err(error) = self.decode_batch(&[*arrival]) {
+                        self.fail(*arrival, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One token for each of these that was not cancelled meanwhile.
+    fn decode_batch(&mut self, arrivals: &[u64]) -> Result<(), DeviceError> {
+        let mut rows = Vec::with_capacity(arrivals.len());
+        let mut served = Vec::with_capacity(arrivals.len());
+        for (at, task) in self.live.iter().enumerate() {
+            let row = task.sequence.zip(task.next_input());
+            if let Some(row) = row.filter(|_| arrivals.contains(&task.arrival) && !task.events.cancelled()) {
+                rows.push(row);
+                served.push(at);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.sessions.decode(&rows)?;
+        let mut ends = Vec::new();
+        for (row, at) in served.into_iter().enumerate() {
+            self.live[at].fed += 1;
+            let chosen = if self.live[at].at_front() { self.take_token(at, row) } else { Ok(None) };
+            match chosen {
+                Ok(None) => {}
+                Ok(Some(reason)) => ends.push((at, End::Finished(reason))),
+                Err(error) => ends.push((at, error.into())),
+            }
+        }
+        // From the back, so that the places of the others stay what they are.
+        ends.into_iter().rev().for_each(|(at, end)| self.end(at, end));
+        Ok(())
+    }
+
+    fn fail(&mut self, arrival: u64, error: &DeviceError) {
+        if let Some(at) = self.live.iter().position(|task| task.arrival == arrival) {
+            self.stall_or_end(at, error.clone());
+        }
+    }
+
+    /// Short memory makes a request wait for the others; everything else ends it.
+    fn stall_or_end(&mut self, at: usize, error: DeviceError) {
+        match error {
+            DeviceError::OutOfMemory { .. } => {
+                self.live[at].stalled = Some(error);
+                self.memory_short = true;
+            }
+            // The device's window is the smaller one: for a started answer that is an end like any other.
+            DeviceError::ContextFull { .. } if !self.live[at].generated.is_empty() => {
+                self.end(at, End::Finished(FinishReason::Length));
+            }
+            error => self.end(at, error.into()),
+        }
+    }
+
+    /// Every live request waits for memory: the youngest gives its own up. One alone can wait for nobody and fails.
+    fn resolve_stall(&mut self) {
+        if self.live.len() > 1 {
+            self.preempt_youngest();
+        } else if let Some(error) = self.live.first().and_then(|task| task.stalled.clone()) {
+            self.end(0, error.into());
+        }
+    }
+
+    /// Puts the youngest live request back into the queue. It will repeat its work, with the same bits.
+    fn preempt_youngest(&mut self) {
+        let youngest = (0..self.live.len()).max_by_key(|&at| self.live[at].arrival);
+        let Some(at) = youngest else { return };
+        tracing::debug!(
+            arrival = self.live[at].arrival,
+            "memory is short: a request goes back into the queue"
+        );
+        self.sessions.release(&mut self.live[at]);
+        self.waiting.push_front(self.live.swap_remove(at));
+        self.memory_short = true;
+        self.live.iter_mut().for_each(|task| task.stalled = None);
+    }
+
+    /// Ends the live request at that place: frees its sequence, then tells.
+    fn end(&mut self, at: usize, end: End) {
+        let usage = self.live[at].usage();
+        self.sessions.release(&mut self.live[at]);
+        let task = self.live.swap_remove(at);
+        self.memory_short = false;
+        self.live.iter_mut().for_each(|task| task.stalled = None);
+        let seconds = usage.prefill_seconds + usage.decode_seconds;
+        self.shared
+            .ended(matches!(end, End::Finished(_)).then(|| std::time::Duration::from_secs_f64(seconds)));
+        self.publish();
+        match end {
+            End::Finished(reason) => task.events.send(Event::Finished { reason, usage }),
+            End::Failed(sentence) => task.events.send(Event::Failed(sentence)),
+            End::Cancelled => {}
+        }
+    }
+
+    fn publish(&self) {
+        self.shared.publish(self.live.len(), self.sessions.state_bytes());
+    }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
