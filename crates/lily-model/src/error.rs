@@ -39,6 +39,20 @@ pub enum ModelError {
         /// What asked for it.
         needed_by: String,
     },
+    /// A model folder without weights.
+    #[error("{file} is missing, and so is {index}: the folder holds no weights that can be read")]
+    NoWeights {
+        /// The single file.
+        file: String,
+        /// The index of shards.
+        index: String,
+    },
+    /// A clone without its large files.
+    #[error("{file} is a Git LFS pointer and not the file itself; fetch it with: git lfs pull")]
+    LfsPointer {
+        /// The file.
+        file: String,
+    },
     /// The system refused to read a file.
     #[error("cannot read {file}: {kind}")]
     Read {

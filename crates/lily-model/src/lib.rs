@@ -8,6 +8,8 @@ pub mod device;
 mod error;
 mod forward;
 mod geometry;
+pub mod inspect;
+mod locate;
 mod model;
 pub mod plan;
 mod runner;
@@ -22,6 +24,7 @@ pub use config::{Format, SamplingDefaults};
 pub use error::ModelError;
 pub use forward::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 pub use geometry::{AttentionGeometry, DeltaGeometry, Geometry, LayerKind, MoeGeometry};
+pub use locate::HubCache;
 pub use model::Model;
 pub use runner::{Runner, RunnerOptions};
 pub use weights::{

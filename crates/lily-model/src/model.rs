@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Far more than any real `config.json` (an entry per matrix of a mixed quantization makes some hundred kilobytes).
-const CONFIG_LIMIT: u64 = 4 << 20;
+const CONFIG_LIMIT: u64 = 2 << 20;
 
 /// A model that has been checked whole: every tensor is there, of the right type and shape, and none is left over.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use crate::error::{ModelError, quoted};
 
 /// The format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// A few times more than the largest published models have.
-const MAX_TENSORS: usize = 1 << 18;
+/// Many times more than an MLX conversion of this architecture has (the largest has some thousand).
+const MAX_TENSORS: usize = 1 << 16;
 const MAX_DIMENSIONS: usize = 8;
 
 /// A tensor as a header describes it, checked to lie in its file and to have the size of its type and shape.
@@ -33,6 +33,9 @@ pub(crate) struct HeaderEntry {
 /// Reads and checks the header of a whole file. Nothing is allocated beyond what the header's own text needs.
 pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Vec<HeaderEntry>, ModelError> {
     let file_bytes = bytes.len() as u64;
+    if bytes.starts_with(b"version https://git-lfs") {
+        return Err(ModelError::LfsPointer { file: file.to_owned() });
+    }
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(ModelError::TooShort { file: file.to_owned(), found: file_bytes });
     };

@@ -17,19 +17,19 @@ use crate::{
     error::{ModelError, quoted},
     weights::{PlainTensor, TensorId},
 };
-use index::Index;
 use mapping::FileBytes;
 
 pub use element::ElementType;
 pub use source::MemoryModel;
-pub(crate) use {roles::assign, source::Source};
+pub(crate) use {index::Index, roles::assign, source::Source};
 
 /// What MLX puts before the names of the text model's tensors and modules.
 pub(crate) const PREFIX: &str = "language_model.";
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
-const INDEX_LIMIT: u64 = 32 << 20;
+pub(crate) const SINGLE_FILE: &str = "model.safetensors";
+pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Room for some hundred thousand tensors.
+pub(crate) const INDEX_LIMIT: u64 = 16 << 20;
 
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,13 @@ impl Checkpoint {
             checkpoint.listing = index.file;
             return Ok(checkpoint);
         }
-        Checkpoint::of_files(source, &[SINGLE_FILE.to_owned()], "the model (or an index of shards)")
+        if !source.has(SINGLE_FILE) {
+            return Err(ModelError::NoWeights {
+                file: source.label(SINGLE_FILE),
+                index: source.label(INDEX_FILE),
+            });
+        }
+        Checkpoint::of_files(source, &[SINGLE_FILE.to_owned()], "the model")
     }
 
     fn of_files(source: &Source, names: &[String], needed_by: &str) -> Result<Checkpoint, ModelError> {

@@ -39,8 +39,8 @@ pub(crate) fn assign(
 /// Names that only Hugging Face's own layout has; without this they would be reported as some missing tensor.
 fn refuse_hugging_face_layout(checkpoint: &Checkpoint) -> Result<(), ModelError> {
     let telling = |name: &str| {
-        !is_skipped(name) && (name.contains(".mlp.experts.") || name.ends_with(".weight_scale_inv"))
-            || name.starts_with("model.language_model.")
+        let of_experts = name.contains(".mlp.experts.") || name.ends_with(".weight_scale_inv");
+        (of_experts && !is_skipped(name)) || name.starts_with("model.language_model.")
     };
     match checkpoint.tensors.iter().find(|info| telling(&info.name)) {
         None => Ok(()),

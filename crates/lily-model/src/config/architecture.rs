@@ -170,7 +170,7 @@ fn rope(text: &Fields, head_dim: usize) -> Result<(usize, f64), ModelError> {
     let fields = holder(name);
     let factor = fields.number_where(name, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)?.unwrap_or(0.25);
     let rotary_dim = (head_dim as f64 * factor) as usize;
-    if rotary_dim < 2 || rotary_dim % 2 != 0 || rotary_dim > head_dim {
+    if rotary_dim < 2 || !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
         return Err(fields.refused(
             name,
             format!("{factor}, so that {rotary_dim} dimensions of head_dim {head_dim} turn"),

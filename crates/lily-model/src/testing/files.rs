@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Spec,
-    tensors::{DraftTensor, tensors},
+    tensors::{Contents, DraftTensor, tensors},
 };
 use crate::{Format, LayerKind, MemoryModel, checkpoint::PREFIX};
 
@@ -20,7 +20,11 @@ pub(crate) struct Draft {
 
 impl Draft {
     pub(crate) fn of(spec: &Spec) -> Draft {
-        let tensors = tensors(spec);
+        Draft::with(spec, Contents::Random)
+    }
+
+    pub(super) fn with(spec: &Spec, contents: Contents) -> Draft {
+        let tensors = tensors(spec, contents);
         let per_shard = tensors.len().div_ceil(spec.shards.max(1));
         Draft {
             config: config(spec),
@@ -42,7 +46,7 @@ impl Draft {
 
     /// The index that names each tensor's file.
     pub(crate) fn index(&self) -> Value {
-        let total: usize = self.shards.iter().flatten().map(|tensor| tensor.bytes.len()).sum();
+        let total: u64 = self.shards.iter().flatten().map(DraftTensor::size).sum();
         let weight_map: Map<String, Value> = self
             .shards
             .iter()
@@ -79,7 +83,7 @@ pub(crate) fn header(tensors: &[DraftTensor]) -> Map<String, Value> {
     let mut at = 0;
     let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ "format": "mlx" }))]);
     for tensor in tensors {
-        let end = at + tensor.bytes.len();
+        let end = at + tensor.size();
         let entry =
             json!({ "dtype": tensor.element.name(), "shape": tensor.shape, "data_offsets": [at, end] });
         header.insert(tensor.name.clone(), entry);
@@ -153,7 +157,7 @@ fn quantization(spec: &Spec) -> Value {
     let mut quantization = shown(spec.format);
     quantization["mode"] = "affine".into();
     let prefix = if spec.prefixed { PREFIX } else { "" };
-    for tensor in tensors(spec) {
+    for tensor in tensors(spec, Contents::Hollow) {
         let name = tensor.name.strip_prefix(prefix).unwrap_or(&tensor.name);
         let Some(path) = name.strip_suffix(".scales") else { continue };
         let format = spec.format_of(path);

@@ -12,15 +12,31 @@ pub(crate) struct DraftTensor {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl DraftTensor {
+    /// Bytes that type and shape need, whatever `bytes` holds.
+    pub(crate) fn size(&self) -> u64 {
+        self.element.bytes_of(&self.shape).unwrap_or_default()
+    }
+}
+
+/// Whether to draw the weights.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Contents {
+    Random,
+    /// Names and shapes only; `bytes` stay empty.
+    Hollow,
+}
+
 /// All tensors of `spec`.
-pub(super) fn tensors(spec: &Spec) -> Vec<DraftTensor> {
-    let mut writer = Writer { spec, random: Random::new(spec.seed), tensors: Vec::new() };
+pub(super) fn tensors(spec: &Spec, contents: Contents) -> Vec<DraftTensor> {
+    let mut writer = Writer { spec, contents, random: Random::new(spec.seed), tensors: Vec::new() };
     writer.model();
     writer.tensors
 }
 
 struct Writer<'a> {
     spec: &'a Spec,
+    contents: Contents,
     random: Random,
     tensors: Vec<DraftTensor>,
 }
@@ -101,11 +117,11 @@ impl Writer<'_> {
         let rows: usize = outer.iter().product();
         assert!(cols.is_multiple_of(format.group), "{path}: {cols} inputs in groups of {}", format.group);
         // Uniform bits of a packed stream are uniform codes, whatever their width.
-        let mut packed = vec![0; rows * cols * format.bits / 8];
+        let mut packed = vec![0; self.drawn(rows * cols * format.bits / 8)];
         self.random.fill(&mut packed);
         let top = f64::from((1u32 << format.bits) - 1);
         let scale = gain / (*cols as f64).sqrt() / ((top * top + 2.0 * top) / 12.0).sqrt();
-        let groups = rows * cols / format.group;
+        let groups = self.drawn(rows * cols / format.group);
         let scales: Vec<u16> = (0..groups)
             .map(|_| {
                 let sign = if self.random.bits() & 1 == 0 { 1.0 } else { -1.0 };
@@ -128,13 +144,18 @@ impl Writer<'_> {
         self.push(&format!("{path}.biases"), ElementType::BF16, group_shape, bytes_of(&biases));
     }
 
+    /// How many of `count` values to draw.
+    fn drawn(&self, count: usize) -> usize {
+        if self.contents == Contents::Random { count } else { 0 }
+    }
+
     fn norm(&mut self, name: &str, len: usize, mean: f64) {
         let values = self.values(len, |random| mean + 0.1 * random.normal());
         self.vector(name, &[len], &values, false);
     }
 
     fn values(&mut self, len: usize, mut value: impl FnMut(&mut Random) -> f64) -> Vec<f32> {
-        (0..len).map(|_| value(&mut self.random) as f32).collect()
+        (0..self.drawn(len)).map(|_| value(&mut self.random) as f32).collect()
     }
 
     fn vector(&mut self, name: &str, shape: &[usize], values: &[f32], always_f32: bool) {
