@@ -1,0 +1,85 @@
+//! The byte-level alphabet, and the bytes of every token.
+//!
+//! Byte-level BPE writes bytes as characters that can be printed: bytes that are printable in Latin-1 stand for
+//! themselves, the others are mapped to U+0100 and up in order (Radford et al. 2019, GPT-2).
+
+use std::sync::LazyLock;
+
+struct Alphabet {
+    of_byte: [char; 256],
+    /// Indexed by code point; the alphabet ends below U+0144.
+    of_char: [Option<u8>; 0x144],
+}
+
+static ALPHABET: LazyLock<Alphabet> = LazyLock::new(|| {
+    let (mut of_byte, mut of_char, mut next) = (['\0'; 256], [None; 0x144], 256u32);
+    for byte in 0..=255u8 {
+        let shown = matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+        let c = if shown {
+            char::from(byte)
+        } else {
+            next += 1;
+            char::from_u32(next - 1).unwrap_or_default()
+        };
+        of_byte[usize::from(byte)] = c;
+        of_char[c as usize] = Some(byte);
+    }
+    Alphabet { of_byte, of_char }
+});
+
+/// Replaces `mapped` by the alphabet's characters for the bytes of `text`.
+pub(super) fn map_into(text: &str, mapped: &mut String) {
+    mapped.clear();
+    let alphabet = &*ALPHABET;
+    mapped.extend(text.bytes().map(|byte| alphabet.of_byte[usize::from(byte)]));
+}
+
+/// The byte that one character of a token's name stands for.
+pub(super) fn byte_of(c: char) -> Option<u8> {
+    ALPHABET.of_char.get(c as usize).copied().flatten()
+}
+
+/// The bytes of all tokens, one after another.
+#[derive(Default)]
+pub(super) struct TokenBytes {
+    bytes: Vec<u8>,
+    /// Token i is `bytes[ends[i - 1]..ends[i]]`; ids that stand for nothing are empty.
+    ends: Vec<usize>,
+    of_byte: Vec<Option<u32>>,
+}
+
+impl TokenBytes {
+    /// From (id, bytes) in any order. A later entry of the same id is ignored.
+    pub(super) fn new(mut tokens: Vec<(u32, Vec<u8>)>) -> Self {
+        tokens.sort_by_key(|(id, _)| *id);
+        let mut table = TokenBytes { of_byte: vec![None; 256], ..TokenBytes::default() };
+        for (id, bytes) in tokens {
+            let id_index = id as usize;
+            if id_index < table.ends.len() {
+                continue;
+            }
+            table.ends.resize(id_index, table.bytes.len());
+            table.bytes.extend_from_slice(&bytes);
+            table.ends.push(table.bytes.len());
+            if let [byte] = bytes[..] {
+                table.of_byte[usize::from(byte)].get_or_insert(id);
+            }
+        }
+        table
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&[u8]> {
+        let id = id as usize;
+        let end = *self.ends.get(id)?;
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        (start < end).then(|| &self.bytes[start..end])
+    }
+
+    pub(super) fn byte_token(&self, byte: u8) -> Option<u32> {
+        self.of_byte.get(usize::from(byte)).copied().flatten()
+    }
+}
