@@ -1,0 +1,459 @@
+//! A model whose logits are a hash of its sequence's tokens, of every border between two calls and of whether a token
+//! came through prefill or decode. A state restored at another place than a cut, a piece cut elsewhere or a repeated
+//! token taken the wrong way changes everything that follows. It has pages, copies, a memory limit, faults, and a gate.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use lily_engine::{CutMarkers, CutRule, EngineConfig, LocalEngine, Sampler, Scratch, start};
+use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+use lily_protocol::{
+    Engine, Event, FinishReason, Generation, GenerationRequest, Limits, Sampling, SubmitError, Usage,
+};
+
+pub(crate) const VOCABULARY: usize = 100;
+/// Ends an answer.
+pub(crate) const END: u32 = 0;
+pub(crate) const TURN_END: u32 = 1;
+pub(crate) const HEADER: [u32; 3] = [2, 3, 4];
+pub(crate) const THINK: u32 = 5;
+/// Faults that a prompt can ask for.
+pub(crate) const FAIL: u32 = 90;
+pub(crate) const PANIC: u32 = 91;
+pub(crate) const NAN: u32 = 92;
+pub(crate) const CHUNK: usize = 16;
+pub(crate) const CONTEXT: usize = 1024;
+pub(crate) const ROWS: usize = 3;
+
+/// Tokens a page, bytes a page, bytes of a copied state.
+pub(crate) const PAGE_TOKENS: usize = 8;
+pub(crate) const PAGE_BYTES: usize = 80;
+pub(crate) const COPY_BYTES: usize = 1000;
+
+/// A call that the engine made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// The first token of the whole sequence, and the number of tokens of this call.
+    Prefill(u32, usize),
+    /// Rows.
+    Decode(usize),
+}
+
+/// What tests see and set while the engine runs.
+#[derive(Debug, Default)]
+pub(crate) struct Controls {
+    pub(crate) calls: Mutex<Vec<Call>>,
+    pub(crate) sequences: AtomicUsize,
+    pub(crate) snapshots: AtomicUsize,
+    pub(crate) pages: AtomicUsize,
+    /// 0 is no limit.
+    pub(crate) limit_bytes: AtomicUsize,
+    pub(crate) delay_micros: AtomicUsize,
+    /// Decode calls that fail from now on.
+    pub(crate) failing_decodes: AtomicUsize,
+    /// Calls that may still pass; `None` lets all pass.
+    gate: Mutex<Option<usize>>,
+    opened: Condvar,
+    /// Calls that have come to the gate.
+    arrived: AtomicUsize,
+}
+
+impl Controls {
+    /// Lets `more` further calls pass and stops the ones after them.
+    pub(crate) fn allow(&self, more: usize) {
+        *self.gate.lock().unwrap().get_or_insert(0) += more;
+        self.opened.notify_all();
+    }
+
+    pub(crate) fn open_gate(&self) {
+        *self.gate.lock().unwrap() = None;
+        self.opened.notify_all();
+    }
+
+    /// Waits until that many calls in all have come to the gate.
+    pub(crate) fn wait_for_arrivals(&self, calls: usize) {
+        wait_until("calls at the gate", || self.arrived.load(SeqCst) >= calls);
+    }
+
+    fn pass_gate(&self) {
+        self.arrived.fetch_add(1, SeqCst);
+        let mut gate = self.gate.lock().unwrap();
+        while *gate == Some(0) {
+            gate = self.opened.wait(gate).unwrap();
+        }
+        if let Some(left) = gate.as_mut() {
+            *left -= 1;
+        }
+        drop(gate);
+        let micros = self.delay_micros.load(SeqCst) as u64;
+        if micros > 0 {
+            std::thread::sleep(Duration::from_micros(micros));
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let copies = self.sequences.load(SeqCst) + self.snapshots.load(SeqCst);
+        copies * COPY_BYTES + self.pages.load(SeqCst) * PAGE_BYTES
+    }
+
+    pub(crate) fn prefilled_tokens(&self) -> usize {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().map(|call| if let Call::Prefill(_, n) = call { *n } else { 0 }).sum()
+    }
+}
+
+/// Polls; a test that never gets there fails instead of hanging.
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    panic!("waited 10 s for {what}");
+}
+
+/// A page of KV; counted while anyone holds it.
+#[derive(Debug)]
+struct Page(Arc<Controls>);
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.0.pages.fetch_sub(1, SeqCst);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    first: u32,
+    length: usize,
+    hash: u64,
+    pages: Vec<Arc<Page>>,
+}
+
+/// One round of splitmix64 over both.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x632B_E59B_D9B4_E019);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+fn prefilled(hash: u64, tokens: &[u32]) -> u64 {
+    mix(tokens.iter().fold(hash, |hash, token| mix(hash, u64::from(*token))), u64::MAX)
+}
+
+fn decoded(hash: u64, token: u32) -> u64 {
+    mix(hash, u64::from(token) + (1 << 40))
+}
+
+/// Logits from -4 to 4; padding that would win every draw.
+fn logits(hash: u64) -> Vec<f32> {
+    let real = (0..VOCABULARY as u64).map(|id| (mix(hash, id + (2 << 40)) % 8001) as f32 / 1000.0 - 4.0);
+    real.chain([1e6, f32::NAN, f32::INFINITY]).collect()
+}
+
+pub(crate) struct Fake {
+    controls: Arc<Controls>,
+    sequences: HashMap<SequenceId, State>,
+    snapshots: HashMap<SnapshotId, State>,
+    next: u64,
+    logits: Vec<Vec<f32>>,
+}
+
+impl Fake {
+    pub(crate) fn new(controls: Arc<Controls>) -> Self {
+        Fake { controls, sequences: HashMap::new(), snapshots: HashMap::new(), next: 0, logits: Vec::new() }
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn room(&self, what: &'static str, need_bytes: usize) -> Result<(), DeviceError> {
+        let limit = self.controls.limit_bytes.load(SeqCst);
+        let left_bytes = limit.saturating_sub(self.controls.bytes());
+        if limit > 0 && need_bytes > left_bytes {
+            return Err(DeviceError::OutOfMemory { what, need_bytes, left_bytes });
+        }
+        Ok(())
+    }
+
+    /// New pages that `more` tokens need; a shared, half-full page is copied.
+    fn pages_needed(state: &State, more: usize) -> (usize, usize) {
+        let keep = state.length / PAGE_TOKENS;
+        let partial = !state.length.is_multiple_of(PAGE_TOKENS);
+        let own = partial && Arc::strong_count(&state.pages[keep]) == 1;
+        let keep = keep + usize::from(own);
+        (keep, (state.length + more).div_ceil(PAGE_TOKENS) - keep)
+    }
+
+    fn grow(&mut self, id: SequenceId, more: usize) -> Result<&mut State, DeviceError> {
+        let state = self.sequences.get(&id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
+        if state.length + more > CONTEXT {
+            return Err(DeviceError::ContextFull { length: state.length, more, context: CONTEXT });
+        }
+        let (keep, new) = Self::pages_needed(state, more);
+        self.room("KV pages", new * PAGE_BYTES)?;
+        let controls = self.controls.clone();
+        let state = self.sequences.get_mut(&id).unwrap();
+        state.pages.truncate(keep);
+        for _ in 0..new {
+            controls.pages.fetch_add(1, SeqCst);
+            state.pages.push(Arc::new(Page(controls.clone())));
+        }
+        state.length += more;
+        Ok(state)
+    }
+}
+
+impl Forward for Fake {
+    fn vocab(&self) -> usize {
+        VOCABULARY + 3
+    }
+
+    fn max_chunk(&self) -> usize {
+        2 * CHUNK
+    }
+
+    fn max_decode_rows(&self) -> usize {
+        ROWS
+    }
+
+    fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        self.room("a sequence", COPY_BYTES)?;
+        let id = SequenceId(self.fresh());
+        self.controls.sequences.fetch_add(1, SeqCst);
+        self.sequences.insert(id, State { first: 0, length: 0, hash: 7, pages: Vec::new() });
+        Ok(id)
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        if self.sequences.remove(&sequence).is_some() {
+            self.controls.sequences.fetch_sub(1, SeqCst);
+        }
+    }
+
+    fn length(&self, sequence: SequenceId) -> usize {
+        self.sequences[&sequence].length
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
+        self.room("a snapshot", COPY_BYTES)?;
+        let id = SnapshotId(self.fresh());
+        let state = self.sequences[&sequence].clone();
+        self.controls.snapshots.fetch_add(1, SeqCst);
+        self.snapshots.insert(id, state);
+        Ok(id)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        let state =
+            self.snapshots.get(&snapshot).ok_or_else(|| DeviceError::Unknown("no snapshot".into()))?.clone();
+        self.room("a sequence", COPY_BYTES)?;
+        let id = SequenceId(self.fresh());
+        self.controls.sequences.fetch_add(1, SeqCst);
+        self.sequences.insert(id, state);
+        Ok(id)
+    }
+
+    fn discard(&mut self, snapshot: SnapshotId) {
+        if self.snapshots.remove(&snapshot).is_some() {
+            self.controls.snapshots.fetch_sub(1, SeqCst);
+        }
+    }
+
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize {
+        let Some(state) = self.snapshots.get(&snapshot) else { return 0 };
+        let own = state.pages.iter().filter(|page| Arc::strong_count(page) == 1).count();
+        COPY_BYTES + own * PAGE_BYTES
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.controls.bytes()
+    }
+
+    fn prefill(&mut self, sequence: SequenceId, tokens: &[u32], rows: LogitRows) -> Result<(), DeviceError> {
+        assert!(!tokens.is_empty() && tokens.len() <= self.max_chunk());
+        self.controls.pass_gate();
+        let start = self.sequences.get(&sequence).map_or(0, |state| state.length);
+        let state = self.grow(sequence, tokens.len())?;
+        if start == 0 {
+            state.first = tokens[0];
+        }
+        state.hash = prefilled(state.hash, tokens);
+        let (first, hash) = (state.first, state.hash);
+        self.controls.calls.lock().unwrap().push(Call::Prefill(first, tokens.len()));
+        if tokens.contains(&FAIL) {
+            return Err(DeviceError::Failed("the fake was asked to".into()));
+        }
+        assert!(!tokens.contains(&PANIC), "the fake was asked to panic");
+        self.logits = if rows == LogitRows::None { Vec::new() } else { vec![logits(hash)] };
+        if tokens.contains(&NAN) && rows == LogitRows::Last {
+            self.logits[0][3] = f32::NAN;
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
+        assert!(!rows.is_empty() && rows.len() <= ROWS);
+        self.controls.pass_gate();
+        self.controls.calls.lock().unwrap().push(Call::Decode(rows.len()));
+        let failing = &self.controls.failing_decodes;
+        if failing.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(DeviceError::Failed("a decode was asked to".into()));
+        }
+        // Nothing may change where one row has no room.
+        let mut need = 0;
+        for (id, _) in rows {
+            let state = self.sequences.get(id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
+            need += Self::pages_needed(state, 1).1;
+        }
+        self.room("KV pages", need * PAGE_BYTES)?;
+        self.logits.clear();
+        for &(id, token) in rows {
+            let state = self.grow(id, 1)?;
+            state.hash = decoded(state.hash, token);
+            let hash = state.hash;
+            self.logits.push(logits(hash));
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        &self.logits[row]
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.controls.sequences.fetch_sub(self.sequences.len(), SeqCst);
+        self.controls.snapshots.fetch_sub(self.snapshots.len(), SeqCst);
+    }
+}
+
+pub(crate) fn markers() -> CutMarkers {
+    CutMarkers { end_of_turn: vec![TURN_END], assistant_header: HEADER.to_vec() }
+}
+
+pub(crate) fn config() -> EngineConfig {
+    let limits = Limits { context: CONTEXT, model_context: CONTEXT, vocabulary: VOCABULARY };
+    EngineConfig {
+        end_tokens: vec![END],
+        chunk: CHUNK,
+        cut_markers: markers(),
+        cache_memory: 1 << 20,
+        ..EngineConfig::new(limits)
+    }
+}
+
+/// An engine over the fake.
+pub(crate) fn engine(config: EngineConfig) -> (LocalEngine, Arc<Controls>) {
+    let controls = Arc::new(Controls::default());
+    (start(config, Box::new(Fake::new(controls.clone()))).unwrap(), controls)
+}
+
+pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest {
+    GenerationRequest {
+        prompt,
+        max_tokens: Some(max_tokens),
+        sampling: Sampling::greedy(),
+        logprobs: None,
+        ignore_end: true,
+    }
+}
+
+/// A prompt of `length` ordinary tokens that starts with `first`.
+pub(crate) fn text(first: u32, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|i| if i == 0 { first } else { 10 + (first * 7 + i * 13 + i / 9) % 60 }).collect()
+}
+
+/// What a request gives, computed without an engine: the prompt cut by the rule, token after token.
+pub(crate) fn expected(request: &GenerationRequest) -> (Vec<u32>, FinishReason) {
+    let cuts = CutRule::new(CHUNK, markers()).cuts(&request.prompt);
+    let mut stops: Vec<usize> = cuts.iter().map(|cut| cut.position).collect();
+    stops.push(request.prompt.len());
+    stops.dedup();
+    let (mut hash, mut start) = (7, 0);
+    for stop in stops {
+        hash = prefilled(hash, &request.prompt[start..stop]);
+        start = stop;
+    }
+    let banned = if request.ignore_end { vec![END] } else { vec![] };
+    let mut sampler = Sampler::new(request.sampling.clone(), VOCABULARY, &request.prompt, banned).unwrap();
+    let mut scratch = Scratch::default();
+    let rest = CONTEXT - request.prompt.len();
+    let mut tokens = Vec::new();
+    while tokens.len() < request.max_tokens.unwrap_or(rest).min(rest) {
+        let id = sampler.choose(&logits(hash), &mut scratch).unwrap();
+        if id == END {
+            return (tokens, FinishReason::Stop);
+        }
+        tokens.push(id);
+        hash = decoded(hash, id);
+    }
+    (tokens, FinishReason::Length)
+}
+
+/// A whole generation.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<u32>,
+    /// (done, cached) of each progress event.
+    pub(crate) progress: Vec<(usize, usize)>,
+    pub(crate) end: Option<Result<(FinishReason, Usage), String>>,
+}
+
+impl Answer {
+    pub(crate) fn usage(&self) -> Usage {
+        self.end.as_ref().unwrap().as_ref().unwrap().1
+    }
+
+    pub(crate) fn failure(&self) -> &str {
+        self.end.as_ref().unwrap().as_ref().unwrap_err()
+    }
+}
+
+/// Reads a generation to its end, checking the order of its events.
+pub(crate) fn read(mut generation: Generation) -> Answer {
+    let mut answer = Answer::default();
+    while let Some(event) = generation.next_blocking() {
+        assert!(answer.end.is_none(), "an event after the last one: {event:?}");
+        match event {
+            Event::Prefill { done, cached, total } => {
+                assert!(answer.tokens.is_empty(), "progress after tokens");
+                assert!(cached <= done && done <= total);
+                assert!(answer.progress.last().is_none_or(|last| last.0 < done), "progress goes forward");
+                answer.progress.push((done, cached));
+            }
+            Event::Tokens(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
+            Event::Finished { reason, usage } => answer.end = Some(Ok((reason, usage))),
+            Event::Failed(sentence) => answer.end = Some(Err(sentence)),
+        }
+    }
+    answer
+}
+
+pub(crate) fn run(engine: &LocalEngine, request: &GenerationRequest) -> Answer {
+    read(engine.submit(request.clone()).unwrap())
+}
+
+/// Runs it and checks that it gives what it gives alone.
+pub(crate) fn check(engine: &LocalEngine, request: &GenerationRequest) -> Answer {
+    let answer = run(engine, request);
+    assert_same(&answer, request);
+    answer
+}
+
+pub(crate) fn assert_same(answer: &Answer, request: &GenerationRequest) {
+    let (tokens, reason) = expected(request);
+    assert_eq!(answer.tokens, tokens);
+    assert_eq!(answer.end.as_ref().unwrap().as_ref().unwrap().0, reason);
+}
+
+pub(crate) fn refusal(engine: &LocalEngine, request: GenerationRequest) -> SubmitError {
+    engine.submit(request).map(|_| ()).unwrap_err()
+}
