@@ -250,3 +250,6 @@ impl PrefixCache {
         self.nodes[at].as_mut()?.entry.as_mut()
     }
 }
+
+#[cfg(test)]
+mod tests;

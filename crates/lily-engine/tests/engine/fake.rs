@@ -7,11 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use lily_engine::{CutMarkers, CutRule, EngineConfig, LocalEngine, Sampler, Scratch, start};
 use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
-use lily_protocol::{
-    Engine, Event, FinishReason, Generation, GenerationRequest, Limits, Sampling, SubmitError, Usage,
-};
 
 pub(crate) const VOCABULARY: usize = 100;
 /// Ends an answer.
@@ -141,16 +137,16 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-fn prefilled(hash: u64, tokens: &[u32]) -> u64 {
+pub(crate) fn prefilled(hash: u64, tokens: &[u32]) -> u64 {
     mix(tokens.iter().fold(hash, |hash, token| mix(hash, u64::from(*token))), u64::MAX)
 }
 
-fn decoded(hash: u64, token: u32) -> u64 {
+pub(crate) fn decoded(hash: u64, token: u32) -> u64 {
     mix(hash, u64::from(token) + (1 << 40))
 }
 
 /// Logits from -4 to 4; padding that would win every draw.
-fn logits(hash: u64) -> Vec<f32> {
+pub(crate) fn logits(hash: u64) -> Vec<f32> {
     let real = (0..VOCABULARY as u64).map(|id| (mix(hash, id + (2 << 40)) % 8001) as f32 / 1000.0 - 4.0);
     real.chain([1e6, f32::NAN, f32::INFINITY]).collect()
 }
@@ -333,127 +329,4 @@ impl Drop for Fake {
         self.controls.sequences.fetch_sub(self.sequences.len(), SeqCst);
         self.controls.snapshots.fetch_sub(self.snapshots.len(), SeqCst);
     }
-}
-
-pub(crate) fn markers() -> CutMarkers {
-    CutMarkers { end_of_turn: vec![TURN_END], assistant_header: HEADER.to_vec() }
-}
-
-pub(crate) fn config() -> EngineConfig {
-    let limits = Limits { context: CONTEXT, model_context: CONTEXT, vocabulary: VOCABULARY };
-    EngineConfig {
-        end_tokens: vec![END],
-        chunk: CHUNK,
-        cut_markers: markers(),
-        cache_memory: 1 << 20,
-        ..EngineConfig::new(limits)
-    }
-}
-
-/// An engine over the fake.
-pub(crate) fn engine(config: EngineConfig) -> (LocalEngine, Arc<Controls>) {
-    let controls = Arc::new(Controls::default());
-    (start(config, Box::new(Fake::new(controls.clone()))).unwrap(), controls)
-}
-
-pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest {
-    GenerationRequest {
-        prompt,
-        max_tokens: Some(max_tokens),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        ignore_end: true,
-    }
-}
-
-/// A prompt of `length` ordinary tokens that starts with `first`.
-pub(crate) fn text(first: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| if i == 0 { first } else { 10 + (first * 7 + i * 13 + i / 9) % 60 }).collect()
-}
-
-/// What a request gives, computed without an engine: the prompt cut by the rule, token after token.
-pub(crate) fn expected(request: &GenerationRequest) -> (Vec<u32>, FinishReason) {
-    let cuts = CutRule::new(CHUNK, markers()).cuts(&request.prompt);
-    let mut stops: Vec<usize> = cuts.iter().map(|cut| cut.position).collect();
-    stops.push(request.prompt.len());
-    stops.dedup();
-    let (mut hash, mut start) = (7, 0);
-    for stop in stops {
-        hash = prefilled(hash, &request.prompt[start..stop]);
-        start = stop;
-    }
-    let banned = if request.ignore_end { vec![END] } else { vec![] };
-    let mut sampler = Sampler::new(request.sampling.clone(), VOCABULARY, &request.prompt, banned).unwrap();
-    let mut scratch = Scratch::default();
-    let rest = CONTEXT - request.prompt.len();
-    let mut tokens = Vec::new();
-    while tokens.len() < request.max_tokens.unwrap_or(rest).min(rest) {
-        let id = sampler.choose(&logits(hash), &mut scratch).unwrap();
-        if id == END {
-            return (tokens, FinishReason::Stop);
-        }
-        tokens.push(id);
-        hash = decoded(hash, id);
-    }
-    (tokens, FinishReason::Length)
-}
-
-/// A whole generation.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {
-    pub(crate) tokens: Vec<u32>,
-    /// (done, cached) of each progress event.
-    pub(crate) progress: Vec<(usize, usize)>,
-    pub(crate) end: Option<Result<(FinishReason, Usage), String>>,
-}
-
-impl Answer {
-    pub(crate) fn usage(&self) -> Usage {
-        self.end.as_ref().unwrap().as_ref().unwrap().1
-    }
-
-    pub(crate) fn failure(&self) -> &str {
-        self.end.as_ref().unwrap().as_ref().unwrap_err()
-    }
-}
-
-/// Reads a generation to its end, checking the order of its events.
-pub(crate) fn read(mut generation: Generation) -> Answer {
-    let mut answer = Answer::default();
-    while let Some(event) = generation.next_blocking() {
-        assert!(answer.end.is_none(), "an event after the last one: {event:?}");
-        match event {
-            Event::Prefill { done, cached, total } => {
-                assert!(answer.tokens.is_empty(), "progress after tokens");
-                assert!(cached <= done && done <= total);
-                assert!(answer.progress.last().is_none_or(|last| last.0 < done), "progress goes forward");
-                answer.progress.push((done, cached));
-            }
-            Event::Tokens(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
-            Event::Finished { reason, usage } => answer.end = Some(Ok((reason, usage))),
-            Event::Failed(sentence) => answer.end = Some(Err(sentence)),
-        }
-    }
-    answer
-}
-
-pub(crate) fn run(engine: &LocalEngine, request: &GenerationRequest) -> Answer {
-    read(engine.submit(request.clone()).unwrap())
-}
-
-/// Runs it and checks that it gives what it gives alone.
-pub(crate) fn check(engine: &LocalEngine, request: &GenerationRequest) -> Answer {
-    let answer = run(engine, request);
-    assert_same(&answer, request);
-    answer
-}
-
-pub(crate) fn assert_same(answer: &Answer, request: &GenerationRequest) {
-    let (tokens, reason) = expected(request);
-    assert_eq!(answer.tokens, tokens);
-    assert_eq!(answer.end.as_ref().unwrap().as_ref().unwrap().0, reason);
-}
-
-pub(crate) fn refusal(engine: &LocalEngine, request: GenerationRequest) -> SubmitError {
-    engine.submit(request).map(|_| ()).unwrap_err()
 }

@@ -7,6 +7,7 @@ use lily_engine::EngineConfig;
 use lily_protocol::{Engine, SubmitError};
 
 use crate::fake::*;
+use crate::helpers::*;
 
 #[test]
 fn a_failed_prefill_fails_its_request_only() {

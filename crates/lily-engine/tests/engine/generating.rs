@@ -3,6 +3,7 @@
 use lily_protocol::{Engine, Event, FinishReason, GenerationRequest, Sampling, SubmitError};
 
 use crate::fake::*;
+use crate::helpers::*;
 
 #[test]
 fn an_answer_has_progress_then_tokens_then_the_end() {

@@ -1,8 +1,11 @@
 //! The engine over a model that is a hash function: what is computed, in which order, with which memory.
+// The configured exception for tests covers test functions only, and their helpers are here.
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 mod faults;
 mod generating;
+mod helpers;
 mod memory;
 mod reuse;
 mod schedules;

@@ -6,6 +6,7 @@ use lily_engine::EngineConfig;
 use lily_protocol::{Engine, GenerationRequest};
 
 use crate::fake::*;
+use crate::helpers::*;
 
 fn together(engine: &lily_engine::LocalEngine, controls: &Controls, requests: &[GenerationRequest]) {
     controls.allow(0);

@@ -6,6 +6,7 @@ use lily_engine::EngineConfig;
 use lily_protocol::Engine;
 
 use crate::fake::*;
+use crate::helpers::*;
 
 /// A user's turn, and the header of the answer to it.
 fn turn(message: &[u32]) -> Vec<u32> {

@@ -8,6 +8,7 @@ use lily_protocol::{Engine, Event, Generation, GenerationRequest, Sampling};
 use proptest::prelude::*;
 
 use crate::fake::*;
+use crate::helpers::*;
 
 /// Reads `tokens` tokens or progress events, then goes away.
 fn read_some(mut generation: Generation, events: usize) {

@@ -6,6 +6,7 @@ use lily_engine::EngineConfig;
 use lily_protocol::Engine;
 
 use crate::fake::*;
+use crate::helpers::*;
 
 /// Calls before the first one that belongs to the sequence that starts with `first`.
 fn calls_before(calls: &[Call], first: u32) -> usize {
