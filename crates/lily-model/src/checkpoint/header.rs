@@ -14,8 +14,9 @@ use serde::{
 use super::element::ElementType;
 use crate::error::{ModelError, quoted};
 
-/// The format's own limit.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// The format itself allows 100 MB; a conversion of this architecture has less than one, and what may be refused is read
+/// first.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
 /// Many times more than an MLX conversion of this architecture has (the largest has some thousand).
 const MAX_TENSORS: usize = 1 << 16;
 const MAX_DIMENSIONS: usize = 8;

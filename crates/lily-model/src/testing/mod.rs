@@ -12,7 +12,12 @@ use std::{fs, io, path::Path};
 
 use crate::{AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry};
 pub(crate) use files::Draft;
-use tensors::{Contents, DraftTensor};
+#[cfg(test)]
+pub(crate) use files::{header, safetensors};
+#[cfg(test)]
+pub(crate) use random::Random;
+use tensors::Contents;
+pub(crate) use tensors::DraftTensor;
 
 /// What checkpoint to make. Start from [`Spec::tiny`] and change fields.
 #[derive(Clone, Debug)]
