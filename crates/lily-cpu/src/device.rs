@@ -1,0 +1,267 @@
+//! The device: resolves a plan's bindings to memory and runs its stages on the pool.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use lily_kernels::Kernel;
+use lily_model::device::{Batch, Device, StatePart};
+use lily_model::plan::{Buffer, Launch, Plan, View};
+use lily_model::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
+
+use crate::kernels;
+use crate::memory::{Args, Block, Bound};
+use crate::pool::Pool;
+use crate::simd::{Isa, Loops};
+use crate::state::{PageTable, State};
+
+/// Where the device finds the bytes of a tensor: the memory-mapped checkpoint.
+pub trait TensorSource: Send + Sync {
+    /// The tensor's bytes, at any alignment.
+    fn bytes(&self, tensor: TensorId) -> &[u8];
+}
+
+impl TensorSource for Model {
+    fn bytes(&self, tensor: TensorId) -> &[u8] {
+        self.checkpoint.bytes(tensor)
+    }
+}
+
+/// How a [`CpuDevice`] works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads; `None` takes one for each processor that this process may use.
+    pub threads: Option<usize>,
+    /// Keep each thread on its own processor.
+    pub pin: bool,
+    /// The instruction set; `None` takes the best.
+    pub isa: Option<Isa>,
+    /// The most bytes that keys, values and recurrent states may take together.
+    pub state_bytes: usize,
+}
+
+/// Executes plans on the CPU.
+pub struct CpuDevice {
+    tensors: Arc<dyn TensorSource>,
+    geometry: Geometry,
+    pool: Pool,
+    isa: Isa,
+    loops: Loops,
+    pin: bool,
+    arena: Block,
+    logits: Block,
+    rows: Block,
+    state: State,
+}
+
+impl CpuDevice {
+    /// A device for a model of this geometry.
+    pub fn new(
+        geometry: &Geometry,
+        tensors: Arc<dyn TensorSource>,
+        options: &CpuOptions,
+    ) -> Result<Self, DeviceError> {
+        let isa = options.isa.unwrap_or_else(|| Isa::available()[0]);
+        let loops = Loops::new(isa)
+            .ok_or_else(|| DeviceError::Failed(format!("this processor does not have {}", isa.name())))?;
+        let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = options.threads.unwrap_or(all).max(1);
+        Ok(CpuDevice {
+            tensors,
+            geometry: geometry.clone(),
+            pool: Pool::new(threads, options.pin && threads <= all),
+            isa,
+            loops,
+            pin: options.pin && threads <= all,
+            arena: Block::default(),
+            logits: Block::default(),
+            rows: Block::default(),
+            state: State::new(geometry, options.state_bytes),
+        })
+    }
+
+    /// Memory for a plan and the token ids and positions of a batch.
+    fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let total = plan.slots * plan.rows;
+        let fits = batch.sequences.len() == plan.slots
+            && batch.tokens.len() == total
+            && batch.positions.len() == total
+            && batch.tokens.iter().all(|t| (*t as usize) < self.geometry.vocab)
+            && batch.positions.iter().all(|p| (*p as usize) < plan.context);
+        if !fits {
+            return Err(DeviceError::Unknown("the batch does not fit its plan".into()));
+        }
+        let out = |what| move |need_bytes| DeviceError::OutOfMemory { what, need_bytes, left_bytes: 0 };
+        self.arena.grow(plan.arena_bytes).map_err(out("activations"))?;
+        self.logits.grow(4 * plan.logit_rows * self.geometry.vocab).map_err(out("logits"))?;
+        self.rows.grow(8 * total).map_err(out("token ids"))?;
+        let rows = self.rows.as_mut_ptr().cast::<u32>();
+        for (i, value) in batch.tokens.iter().chain(batch.positions).enumerate() {
+            // SAFETY: the block holds 2 * total u32 (grown above) and is not shared now.
+            unsafe { rows.add(i).write(*value) };
+        }
+        Ok(())
+    }
+}
+
+/// Page starts of each slot's sequence, kept while a plan runs.
+type Pages = Vec<Vec<*mut f32>>;
+
+/// What bindings resolve against.
+struct Memory<'a> {
+    tensors: &'a dyn TensorSource,
+    arena: (*mut u8, usize),
+    logits: (*mut u8, usize),
+    rows: *mut u8,
+    total: usize,
+    head_dim: usize,
+    pages: &'a Pages,
+    recurrent: Vec<(*mut f32, usize)>,
+}
+
+impl<'a> Memory<'a> {
+    fn resolve(&self, view: &View, state: &State) -> Result<Bound<'a>, DeviceError> {
+        let bytes = &view.bytes;
+        let part = |p: *mut u8, len: usize| {
+            if bytes.end > len {
+                return Err(DeviceError::Failed(format!("{view:?} ends past {len} bytes")));
+            }
+            // SAFETY: within the buffer (checked).
+            Ok(Bound::Mutable(unsafe { p.add(bytes.start) }, bytes.len()))
+        };
+        match view.buffer {
+            Buffer::Tensor(id) => {
+                let tensor = self.tensors.bytes(id).get(bytes.clone());
+                tensor
+                    .map(Bound::Constant)
+                    .ok_or_else(|| DeviceError::Failed(format!("{view:?} ends past its tensor")))
+            }
+            Buffer::Arena => part(self.arena.0, self.arena.1),
+            Buffer::Logits => part(self.logits.0, self.logits.1),
+            Buffer::Tokens => part(self.rows, 4 * self.total),
+            // SAFETY: positions stand behind the token ids in one block (`prepare`).
+            Buffer::Positions => part(unsafe { self.rows.add(4 * self.total) }, 4 * self.total),
+            Buffer::Keys { slot, layer } => self.paged(state, slot, layer, false),
+            Buffer::Values { slot, layer } => self.paged(state, slot, layer, true),
+            Buffer::DeltaState { slot, layer } => self.recurrent(slot, state.recurrent_range(layer, false)?),
+            Buffer::ConvState { slot, layer } => self.recurrent(slot, state.recurrent_range(layer, true)?),
+        }
+    }
+
+    fn recurrent(&self, slot: usize, part: Range<usize>) -> Result<Bound<'a>, DeviceError> {
+        let (start, len) = self.recurrent[slot];
+        assert!(part.end <= len, "recurrent state of {len} values, asked for {part:?}");
+        // SAFETY: within the sequence's state (asserted).
+        Ok(Bound::Mutable(unsafe { start.add(part.start) }.cast(), 4 * part.len()))
+    }
+
+    fn paged(
+        &self,
+        state: &State,
+        slot: usize,
+        layer: usize,
+        values: bool,
+    ) -> Result<Bound<'a>, DeviceError> {
+        let offset = state.kv_offset(layer, values);
+        Ok(Bound::Paged(PageTable::new(&self.pages[slot], offset, self.head_dim)))
+    }
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> String {
+        let threads = self.pool.threads();
+        format!("CPU, {threads} thread{}, {}", if threads == 1 { "" } else { "s" }, self.isa.name())
+    }
+
+    fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        self.state.open()
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        self.state.close(sequence);
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId, length: usize) -> Result<SnapshotId, DeviceError> {
+        self.state.snapshot(sequence, length)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        self.state.restore(snapshot)
+    }
+
+    fn discard(&mut self, snapshot: SnapshotId) {
+        self.state.discard(snapshot);
+    }
+
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize {
+        self.state.snapshot_bytes(snapshot)
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.state.bytes()
+    }
+
+    fn reserve(&mut self, sequence: SequenceId, from: usize, to: usize) -> Result<(), DeviceError> {
+        self.state.reserve(sequence, from, to)
+    }
+
+    fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.prepare(plan, batch)?;
+        if std::mem::take(&mut self.pin) {
+            Pool::pin_caller();
+        }
+        let starts = batch.sequences.iter().map(|s| self.state.page_starts(*s));
+        let pages: Pages = starts.collect::<Result<_, _>>()?;
+        let recurrent = batch.sequences.iter().map(|s| self.state.recurrent_start(*s));
+        let recurrent = recurrent.collect::<Result<_, _>>()?;
+        let tensors = self.tensors.clone();
+        let memory = Memory {
+            tensors: &*tensors,
+            arena: (self.arena.as_mut_ptr(), self.arena.bytes()),
+            logits: (self.logits.as_mut_ptr(), self.logits.bytes()),
+            rows: self.rows.as_mut_ptr(),
+            total: plan.slots * plan.rows,
+            head_dim: self.geometry.attention.head_dim,
+            pages: &pages,
+            recurrent,
+        };
+        let (loops, threads) = (self.loops, self.pool.threads());
+        for stage in &plan.stages {
+            let launches = &plan.launches[stage.clone()];
+            let mut prepared = Vec::with_capacity(launches.len());
+            let mut tasks = 0;
+            for launch in launches {
+                let args = bind(launch, &memory, &self.state)?;
+                let count = kernels::tasks(&launch.kernel, threads);
+                prepared.push((tasks, &launch.kernel, args));
+                tasks += count;
+            }
+            let prepared: &[(usize, &Kernel, Args<'_>)] = &prepared;
+            let done = self.pool.run(tasks, &|task, scratch| {
+                let at = prepared.partition_point(|(first, ..)| *first <= task) - 1;
+                let (first, kernel, args) = &prepared[at];
+                kernels::run(kernel, args, &loops, task - first, threads, scratch);
+            });
+            if !done {
+                let labels: Vec<&str> = launches.iter().map(|l| l.label).collect();
+                return Err(DeviceError::Failed(format!("a task panicked in {}", labels.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.logits.f32(row * self.geometry.vocab, self.geometry.vocab)
+    }
+
+    fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
+        match part {
+            StatePart::Delta { layer } => self.state.read(sequence, layer, false),
+            StatePart::Conv { layer } => self.state.read(sequence, layer, true),
+        }
+    }
+}
+
+fn bind<'a>(launch: &Launch, memory: &Memory<'a>, state: &State) -> Result<Args<'a>, DeviceError> {
+    let bound = launch.bindings.iter().map(|view| memory.resolve(view, state));
+    Ok(Args::new(bound.collect::<Result<_, _>>()?))
+}

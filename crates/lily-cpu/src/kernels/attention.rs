@@ -1,0 +1,109 @@
+//! Attention over the paged cache.
+
+use lily_kernels::attention::{Attend, AttentionPrep};
+
+use super::{TASKS_PER_THREAD, Task};
+use crate::loops::attend::{Block, Heads};
+use crate::pool::sized;
+use crate::state::PAGE_TOKENS;
+
+/// One row: norm and RoPE of q and k, and the cache write.
+pub(crate) fn prep(k: &AttentionPrep, t: Task<'_>) {
+    let (s, r) = (&k.shape, t.index);
+    let (d, slot) = (s.head_dim, r / s.rows);
+    let position = t.args.u32(5)[r];
+    let plain = sized(&mut t.scratch.plain, 2 * d);
+    let (q_norm, k_norm) = plain.split_at_mut(d);
+    t.args.plain(3, k.q_norm, q_norm);
+    t.args.plain(4, k.k_norm, k_norm);
+    let turns = turns(k, position);
+    for head in 0..s.query_heads {
+        let x = &t.args.f32(0)[(r * s.query_heads + head) * 2 * d..][..d];
+        // SAFETY: task i writes row i only; the loops belong to this processor.
+        unsafe {
+            let out = t.args.f32_mut(6, (r * s.query_heads + head) * d, d);
+            (t.loops.rms_norm)(x, q_norm, k.eps, out);
+            turn(out, &turns);
+        }
+    }
+    let (keys, values) = (t.args.pages(7 + slot), t.args.pages(7 + s.slots + slot));
+    for head in 0..s.kv_heads {
+        let start = (r * s.kv_heads + head) * d;
+        // SAFETY: rows of a launch have positions of their own, in pages of their own sequence (`State::reserve`); the
+        // loops belong to this processor.
+        unsafe {
+            let key = keys.token(position as usize, head);
+            (t.loops.rms_norm)(&t.args.f32(1)[start..][..d], k_norm, k.eps, key);
+            turn(key, &turns);
+            values.token(position as usize, head).copy_from_slice(&t.args.f32(2)[start..][..d]);
+        }
+    }
+}
+
+/// (cos, sin) of each pair. The angle is rounded to f32 as the oracle rounds it; its sine and cosine are then exact to
+/// f32, however large it is.
+fn turns(k: &AttentionPrep, position: u32) -> Vec<(f32, f32)> {
+    let angle = |j| f64::from(position as f32 * k.frequency(j));
+    (0..k.rotary_dim / 2).map(|j| (angle(j).cos() as f32, angle(j).sin() as f32)).collect()
+}
+
+fn turn(x: &mut [f32], turns: &[(f32, f32)]) {
+    let half = turns.len();
+    for (j, (cos, sin)) in turns.iter().enumerate() {
+        let (a, b) = (x[j], x[j + half]);
+        x[j] = a * cos - b * sin;
+        x[j + half] = b * cos + a * sin;
+    }
+}
+
+/// Query heads of a task: all that share a KV head where rows alone make enough tasks, one where they do not.
+fn heads_per_task(k: &Attend, threads: usize) -> usize {
+    let s = &k.shape;
+    let enough = s.slots * s.rows * s.kv_heads >= threads * TASKS_PER_THREAD;
+    if enough { s.query_heads / s.kv_heads } else { 1 }
+}
+
+pub(crate) fn attend_tasks(k: &Attend, threads: usize) -> usize {
+    k.shape.slots * k.shape.rows * k.shape.query_heads / heads_per_task(k, threads)
+}
+
+/// One row, some query heads of one KV head, all keys up to the row's own.
+pub(crate) fn attend(k: &Attend, t: Task<'_>) {
+    let s = &k.shape;
+    let (d, heads) = (s.head_dim, heads_per_task(k, t.threads));
+    let per_row = s.query_heads / heads;
+    // late rows see the most keys: they go first, so that no thread is left alone with one at the end
+    let row = s.slots * s.rows - 1 - t.index / per_row;
+    let first = t.index % per_row * heads;
+    let kv_head = first / (s.query_heads / s.kv_heads);
+    let slot = row / s.rows;
+    let seen = t.args.u32(2)[row] as usize + 1;
+    let (keys, values) = (t.args.pages(4 + slot), t.args.pages(4 + s.slots + slot));
+
+    let start = (row * s.query_heads + first) * d;
+    let state = sized(&mut t.scratch.out, heads * (d + 2));
+    let (max, rest) = state.split_at_mut(heads);
+    let (sum, mix) = rest.split_at_mut(heads);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    mix.fill(0.0);
+    let mut running = Heads { q: &t.args.f32(0)[start..][..heads * d], head_dim: d, max, sum, mix };
+    let scale = 1.0 / (d as f32).sqrt();
+    for page in 0..seen.div_ceil(PAGE_TOKENS) {
+        let tokens = (seen - page * PAGE_TOKENS).min(PAGE_TOKENS);
+        // SAFETY: the launch writes no keys or values; the loops belong to this processor.
+        unsafe {
+            let block = Block {
+                keys: keys.block(page, kv_head, tokens),
+                values: values.block(page, kv_head, tokens),
+                scale,
+            };
+            (t.loops.attend_block)(&block, &mut running);
+        }
+    }
+    let gates: Vec<&[f32]> = (first..first + heads)
+        .map(|h| &t.args.f32(1)[((row * s.query_heads + h) * 2 + 1) * d..][..d])
+        .collect();
+    // SAFETY: no two tasks share a row and a head; the loops belong to this processor.
+    unsafe { (t.loops.finish_heads)(&running, &gates, t.args.f32_mut(3, start, heads * d)) };
+}

@@ -1,0 +1,77 @@
+//! The inner loops, compiled once for each instruction set.
+
+use super::Isa;
+use crate::loops::{attend, delta, gemm, norm};
+
+macro_rules! loops {
+    ($($name:ident : $module:ident ( $($arg:ident : $type:ty),* $(,)? );)*) => {
+        /// Pointers to the inner loops of one instruction set.
+        ///
+        /// Calling one is unsafe only because it must run on a processor with that instruction set, which
+        /// [`Loops::new`] has checked.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Loops {
+            $(pub(crate) $name: unsafe fn($($type),*)),*
+        }
+
+        /// The loops of one instruction set, each an entry of its own, so that everything inlined below it may use it.
+        macro_rules! compiled {
+            ($set:ident, $simd:ty, [$attribute:meta]) => {
+                mod $set {
+                    use super::*;
+                    $(
+                        #[$attribute]
+                        pub(super) unsafe fn $name($($arg: $type),*) {
+                            $module::$name::<$simd>($($arg),*)
+                        }
+                    )*
+                    pub(super) const LOOPS: Loops = Loops { $($name),* };
+                }
+            };
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        compiled!(avx512, crate::simd::avx512::Avx512, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
+        #[cfg(target_arch = "x86_64")]
+        compiled!(avx2, crate::simd::avx2::Avx2, [target_feature(enable = "avx2,fma")]);
+        #[cfg(target_arch = "aarch64")]
+        compiled!(neon, crate::simd::neon::Neon, [target_feature(enable = "neon")]);
+        compiled!(portable, crate::simd::portable::Portable, [inline(never)]);
+    };
+}
+
+loops! {
+    pack_panel: gemm(x: &[&[f32]], bits: usize, panel: &mut [f32]);
+    gemm_block: gemm(matrix: &gemm::Matrix<'_>, outputs: std::ops::Range<usize>, panel: &[f32], out: &mut [f32]);
+    unpack_row: gemm(matrix: &gemm::Matrix<'_>, row: usize, out: &mut [f32]);
+    silu_mul: norm(gate: &[f32], up: &[f32], out: &mut [f32]);
+    rms_norm: norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
+    gated_norm: norm(y: &[f32], z: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
+    scale_add: norm(scale: f32, x: &[f32], out: &mut [f32]);
+    conv_row: delta(rows: &[&[f32]], taps: &[&[f32]], out: &mut [f32]);
+    l2_norm: delta(x: &[f32], eps: f32, scale: f32, out: &mut [f32]);
+    dot_to: delta(a: &[f32], b: &[f32], out: &mut f32);
+    scan_row: delta(scan: &delta::RowScan<'_>, state: &mut [f32]);
+    attend_block: attend(block: &attend::Block<'_>, heads: &mut attend::Heads<'_>);
+    finish_heads: attend(heads: &attend::Heads<'_>, gates: &[&[f32]], out: &mut [f32]);
+}
+
+impl Loops {
+    /// The loops for an instruction set, or nothing if this processor does not have it.
+    pub(crate) fn new(isa: Isa) -> Option<Loops> {
+        if !Isa::available().contains(&isa) {
+            return None;
+        }
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Some(avx512::LOOPS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Some(avx2::LOOPS),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Some(neon::LOOPS),
+            Isa::Portable => Some(portable::LOOPS),
+            #[allow(unreachable_patterns)] // the sets of other architectures
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The fixtures against the oracle (transformers in float32): logits within 2e-5 of the largest, top-1 equal at every
+//! stored position, recurrent states within 1e-5, greedy continuations equal. Two other implementations stay within
+//! 1e-5, so a larger difference is a bug.
+
+mod support;
+
+use lily_cpu::Isa;
+use lily_model::device::StatePart;
+use lily_model::{Forward, LayerKind, LogitRows};
+use support::*;
+
+/// Of the largest |logit|.
+const LOGITS: f32 = 2e-5;
+/// Absolute; states are of the order of one.
+const STATES: f32 = 1e-5;
+
+fn check_logits(name: &str, golden: &Golden, rows: &[Vec<f32>], vocab: usize) -> f32 {
+    let (want, positions) = (golden.f32("logits"), golden.ids("positions"));
+    let largest = want.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+    let mut off = 0.0f32;
+    for (want, position) in want.chunks(vocab).zip(positions) {
+        let got = &rows[position as usize];
+        off = off.max(worst(got, want) / largest);
+        assert_eq!(top(got), top(want), "{name}, position {position}");
+    }
+    assert!(off <= LOGITS, "{name}: {off:e} of the largest logit");
+    off
+}
+
+#[test]
+fn logits_and_states_for_every_chunk_size() {
+    for model_name in ["nano", "micro"] {
+        let model = fixture(model_name);
+        let g = model.geometry.clone();
+        for (name, golden) in Golden::all(model_name) {
+            let tokens = golden.ids("tokens");
+            let mut ways =
+                vec![(4096, usize::MAX), (64, usize::MAX), (64, tokens.len() - tokens.len().min(30))];
+            if tokens.len() <= 65 {
+                ways.extend([(7, usize::MAX), (1, usize::MAX), (9, 0)]);
+            }
+            for (chunk, decode_from) in ways {
+                let mut runner = runner(&model, 1, None);
+                let sequence = runner.open().unwrap();
+                let rows = all_logits(&mut runner, sequence, &tokens, chunk, decode_from);
+                let off = check_logits(&name, &golden, &rows, g.vocab);
+                let kept = golden.ids("gdn_state_rows");
+                let mut worst_state = 0.0f32;
+                for layer in (0..g.layers.len()).filter(|l| g.layers[*l] == LayerKind::Delta) {
+                    let state = runner.state(sequence, StatePart::Delta { layer }).unwrap();
+                    let (dv, dk) = (g.delta.value_dim, g.delta.key_dim);
+                    let row = |h: usize, r: &u32| &state[(h * dv + *r as usize) * dk..][..dk];
+                    let got: Vec<f32> = (0..g.delta.value_heads)
+                        .flat_map(|h| kept.iter().flat_map(move |r| row(h, r)))
+                        .copied()
+                        .collect();
+                    worst_state = worst_state.max(worst(&got, &golden.f32(&format!("gdn_state.{layer}"))));
+                    let conv = runner.state(sequence, StatePart::Conv { layer }).unwrap();
+                    worst_state = worst_state.max(worst(&conv, &golden.f32(&format!("conv_state.{layer}"))));
+                }
+                assert!(worst_state <= STATES, "{name}, chunk {chunk}: states off by {worst_state:e}");
+                println!(
+                    "{name} chunk {chunk} decode from {decode_from}: logits {off:.1e} states {worst_state:.1e}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_meets_the_goldens() {
+    for model_name in ["nano", "micro"] {
+        let model = fixture(model_name);
+        for isa in Isa::available() {
+            for (name, golden) in Golden::all(model_name).into_iter().filter(|(n, _)| !n.ends_with("0700")) {
+                let mut runner = runner(&model, 1, Some(isa));
+                let sequence = runner.open().unwrap();
+                let tokens = golden.ids("tokens");
+                let rows = all_logits(&mut runner, sequence, &tokens, 100, usize::MAX);
+                let off = check_logits(&name, &golden, &rows, model.geometry.vocab);
+                println!("{name} {}: {off:.1e}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_continuations_are_equal() {
+    for model_name in ["nano", "micro"] {
+        let model = fixture(model_name);
+        for (name, golden) in Golden::all(model_name) {
+            let mut runner = runner(&model, 1, None);
+            let sequence = runner.open().unwrap();
+            runner.prefill(sequence, &golden.ids("tokens"), LogitRows::Last).unwrap();
+            let size = golden.ids("tokenizer_size")[0] as usize;
+            let want = golden.ids("greedy_tokens");
+            let want_logits = golden.f32("greedy_logits");
+            let largest = want_logits.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            for (step, (token, logits)) in
+                want.iter().zip(want_logits.chunks(model.geometry.vocab)).enumerate()
+            {
+                let got = runner.logits(0);
+                assert!(worst(got, logits) <= LOGITS * largest, "{name}, step {step}");
+                assert_eq!(top(&got[..size]), *token as usize, "{name}, step {step}");
+                runner.decode(&[(sequence, *token)]).unwrap();
+            }
+        }
+    }
+}
