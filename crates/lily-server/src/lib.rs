@@ -1,1 +1,39 @@
+//! The HTTP side of Lily: OpenAI-compatible requests in, streamed answers out.
+//!
+//! A binary binds a [`Server`], prints its [`Server::url`], loads a model, hands it over by [`Handle::ready`] and runs
+//! [`Server::serve`] until it has drained. From socket to token and back:
+//!
+//! 1. `http::listener` accepts, `http::connection` reads heads within their limits, `app` checks `Host` and routes.
+//! 2. `http::body` reads the body within its limits; outside the async threads `chat::request` reads its fields
+//!    (classes: `fields`, ranges: `read`) and has lily-text render and tokenize, which makes a `job::Job`.
+//! 3. The job goes to the engine behind [`lily_protocol::Engine`]; `answer` turns token ids into text by channel.
+//! 4. `chat::stream` or `chat::handler` words the answer; `sse` is the body of a stream. Dropping either cancels.
+//!
+//! Steps 3 and 4 are the internal model that every API family shares: a family adds its own reading of a body into a
+//! `Job`, and its own wording of an `answer::AnswerEvent`.
+//!
+//! # What this crate does not know
+//! Tensors, devices, checkpoints. It meets an engine only as [`lily_protocol::Engine`].
 
+#![forbid(unsafe_code)]
+
+mod answer;
+mod app;
+mod chat;
+mod config;
+mod docs;
+mod errors;
+mod fields;
+mod http;
+mod job;
+mod logprobs;
+mod models;
+mod read;
+mod service;
+mod shared;
+mod sse;
+
+pub use config::ServerConfig;
+pub use docs::api_reference;
+pub use http::listener::{BindError, Handle, Server, bind};
+pub use service::Service;

@@ -1,0 +1,203 @@
+//! From an engine's events to what a client may be told: text by channel, log probabilities, an end with its figures.
+//!
+//! This is the one event model beneath every API family. It is a poll and not a future, because the body of a response
+//! is polled, and because dropping an [`Answer`] at any point must cancel its generation and nothing more.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use lily_protocol::{Event, FinishReason, Generation, Token};
+use lily_text::{Channel, Delta, OutputStream, TextModel};
+
+use crate::logprobs::{HeldLogprobs, TokenLogprob};
+
+/// Something to tell the client about one answer.
+#[derive(Debug)]
+pub(crate) enum AnswerEvent {
+    /// More reasoning.
+    Reasoning(String),
+    /// More content, and the log probabilities of the tokens whose text is complete with it. Either may be empty.
+    Content(String, Vec<TokenLogprob>),
+    /// The end; nothing follows.
+    Finished(Ending),
+    /// The engine gave up; nothing follows.
+    Failed(String),
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    pub(crate) reason: FinishReason,
+    pub(crate) figures: Figures,
+}
+
+/// The counts of one answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    pub(crate) reasoning_tokens: usize,
+}
+
+/// One running answer.
+pub(crate) struct Answer {
+    /// `None` once it ended: the engine may use its place for others.
+    generation: Option<Generation>,
+    output: OutputStream,
+    text: Arc<TextModel>,
+    held: Option<HeldLogprobs>,
+    figures: Figures,
+    ready: VecDeque<AnswerEvent>,
+}
+
+impl Answer {
+    pub(crate) fn new(
+        generation: Generation,
+        output: OutputStream,
+        text: Arc<TextModel>,
+        prompt_tokens: usize,
+        logprobs: bool,
+    ) -> Self {
+        Answer {
+            generation: Some(generation),
+            output,
+            text,
+            held: logprobs.then(HeldLogprobs::default),
+            figures: Figures { prompt_tokens, ..Figures::default() },
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next event; `None` after the last.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswerEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            let Some(generation) = &mut self.generation else { return Poll::Ready(None) };
+            // A fresh future each time loses nothing: receiving from the channel can be cancelled.
+            let next = pin!(generation.next()).poll(context);
+            match next {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(event)) => self.take(event),
+                Poll::Ready(None) => self.fail("the engine stopped before the answer was complete".into()),
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Prefill { cached, .. } => self.figures.cached_tokens = cached,
+            Event::Tokens(tokens) => {
+                for token in tokens {
+                    self.push(token);
+                    if self.generation.is_none() {
+                        break;
+                    }
+                }
+            }
+            Event::Finished { reason, usage } => {
+                self.figures.cached_tokens = usage.cached_tokens;
+                self.figures.completion_tokens = usage.completion_tokens;
+                let rest = self.output.finish();
+                self.emit(rest);
+                let logprobs = self.held.as_mut().map(HeldLogprobs::release_all).unwrap_or_default();
+                if !logprobs.is_empty() {
+                    self.ready.push_back(AnswerEvent::Content(String::new(), logprobs));
+                }
+                self.end(reason);
+            }
+            Event::Failed(message) => self.fail(message),
+        }
+    }
+
+    fn push(&mut self, token: Token) {
+        let step = self.output.push(token.id);
+        self.figures.completion_tokens += 1;
+        match step.channel {
+            Channel::Reasoning => self.figures.reasoning_tokens += 1,
+            Channel::Content => {
+                if let (Some(held), Some(logprobs)) = (&mut self.held, &token.logprobs) {
+                    held.push(token.id, logprobs, self.text.tokenizer());
+                }
+            }
+            Channel::Marker => {}
+        }
+        self.emit(step.deltas);
+        if step.stopped.is_some() {
+            let logprobs = self.held.as_mut().map(HeldLogprobs::release_begun).unwrap_or_default();
+            if !logprobs.is_empty() {
+                self.ready.push_back(AnswerEvent::Content(String::new(), logprobs));
+            }
+            self.end(FinishReason::Stop);
+        }
+    }
+
+    fn emit(&mut self, deltas: Vec<Delta>) {
+        for delta in deltas {
+            self.ready.push_back(match delta {
+                Delta::Reasoning(text) => AnswerEvent::Reasoning(text),
+                Delta::Content(text) => {
+                    let logprobs = match &mut self.held {
+                        Some(held) => held.release(text.len()),
+                        None => Vec::new(),
+                    };
+                    AnswerEvent::Content(text, logprobs)
+                }
+            });
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        self.generation = None;
+        self.ready.push_back(AnswerEvent::Finished(Ending { reason, figures: self.figures }));
+    }
+
+    fn fail(&mut self, message: String) {
+        self.generation = None;
+        self.ready.push_back(AnswerEvent::Failed(message));
+    }
+}
+
+/// The answers to one request.
+pub(crate) struct Answers {
+    answers: Vec<Answer>,
+    /// Where the next poll begins, so that a fast answer cannot starve the others.
+    first: usize,
+}
+
+impl Answers {
+    pub(crate) fn new(answers: Vec<Answer>) -> Self {
+        Answers { answers, first: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// The next event of any answer, with the answer's number; `None` after the last of all.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, AnswerEvent)>> {
+        let count = self.answers.len();
+        let mut waiting = false;
+        for offset in 0..count {
+            let at = (self.first + offset) % count;
+            match self.answers[at].poll(context) {
+                Poll::Ready(Some(event)) => {
+                    self.first = (at + 1) % count;
+                    return Poll::Ready(Some((at, event)));
+                }
+                Poll::Ready(None) => {}
+                Poll::Pending => waiting = true,
+            }
+        }
+        if waiting { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    /// The next event, for a caller that has nothing else to wait for.
+    pub(crate) async fn next(&mut self) -> Option<(usize, AnswerEvent)> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+}

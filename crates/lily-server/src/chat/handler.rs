@@ -1,0 +1,93 @@
+//! One chat completion from request to response.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+
+use crate::answer::{AnswerEvent, Answers};
+use crate::chat::request::{self, ChatRequest};
+use crate::chat::stream::ChunkWording;
+use crate::chat::wire::{
+    AssistantMessage, CHUNK, COMPLETION, Choice, Completion, ContentLogprobs, FINGERPRINT, Head, Usage,
+    finish_reason,
+};
+use crate::errors::{ApiError, Kind};
+use crate::http::body;
+use crate::service::{Service, unix_seconds};
+use crate::shared::Shared;
+use crate::sse;
+
+/// `POST /v1/chat/completions`.
+pub(crate) async fn complete(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let service = shared.service()?;
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let held = body::read(&parts.headers, body, &shared.bodies, &shared.config).await?;
+    let prepared = {
+        let service = service.clone();
+        shared.prepare(move || request::parse(held.parse()?, &service)).await?
+    };
+    let ChatRequest { job, stream, include_usage, unknown } = prepared?;
+    shared.unknown.report(&unknown);
+    let logprobs = job.logprobs.is_some();
+    let answers = job.start(&service)?;
+    let head = head(&service, if stream { CHUNK } else { COMPLETION });
+    if stream {
+        let wording =
+            ChunkWording { head, choices: answers.len(), include_usage, logprobs, usage: Usage::default() };
+        return Ok(sse::response(answers, wording, shared.config.keep_alive));
+    }
+    whole(answers, head, logprobs).await
+}
+
+/// Waits for every answer. The client's going away drops this future, and the answers with it.
+async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Response, ApiError> {
+    let mut choices: Vec<Choice> = (0..answers.len()).map(|index| empty_choice(index, logprobs)).collect();
+    let mut usage = Usage::default();
+    while let Some((index, event)) = answers.next().await {
+        let choice = &mut choices[index];
+        match event {
+            AnswerEvent::Reasoning(text) => choice.message.reasoning_content.push_str(&text),
+            AnswerEvent::Content(text, more) => {
+                choice.message.content.push_str(&text);
+                if let Some(logprobs) = &mut choice.logprobs {
+                    logprobs.content.extend(more);
+                }
+            }
+            AnswerEvent::Finished(ending) => {
+                usage.add(ending.figures);
+                choice.finish_reason = finish_reason(ending.reason);
+            }
+            AnswerEvent::Failed(message) => return Err(Kind::EngineFailed.error(message)),
+        }
+    }
+    Ok(Json(Completion { head: &head, choices, usage }).into_response())
+}
+
+fn empty_choice(index: usize, logprobs: bool) -> Choice {
+    Choice {
+        index,
+        message: AssistantMessage::default(),
+        logprobs: logprobs.then(ContentLogprobs::default),
+        finish_reason: "stop",
+    }
+}
+
+fn head(service: &Service, object: &'static str) -> Head {
+    // Unique, not secret: a random state for each half.
+    let half = || RandomState::new().hash_one(object);
+    Head {
+        id: format!("chatcmpl-{:016x}{:08x}", half(), half() as u32),
+        object,
+        created: unix_seconds(),
+        model: service.model_name.clone(),
+        system_fingerprint: FINGERPRINT,
+    }
+}

@@ -1,0 +1,8 @@
+//! `POST /v1/chat/completions`: OpenAI's chat protocol over the internal [`Job`](crate::job::Job) and its events.
+
+mod handler;
+mod request;
+mod stream;
+mod wire;
+
+pub(crate) use handler::complete;

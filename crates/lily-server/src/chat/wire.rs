@@ -1,0 +1,133 @@
+//! The JSON of chat completions. Objects that clients validate strictly are types here, so that no field is forgotten.
+
+use lily_protocol::FinishReason;
+use serde::Serialize;
+
+use crate::answer::Figures;
+use crate::logprobs::TokenLogprob;
+
+/// What every object of one answer repeats.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    /// Unix seconds.
+    pub(crate) created: u64,
+    /// What was served, whatever name was asked for.
+    pub(crate) model: String,
+    pub(crate) system_fingerprint: &'static str,
+}
+
+/// `object` of a whole answer.
+pub(crate) const COMPLETION: &str = "chat.completion";
+/// `object` of a streamed piece.
+pub(crate) const CHUNK: &str = "chat.completion.chunk";
+/// Answers with the same fingerprint and seed are the same.
+pub(crate) const FINGERPRINT: &str = concat!("lily-", env!("CARGO_PKG_VERSION"));
+
+/// A whole answer.
+#[derive(Serialize)]
+pub(crate) struct Completion<'a> {
+    #[serde(flatten)]
+    pub(crate) head: &'a Head,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Choice {
+    pub(crate) index: usize,
+    pub(crate) message: AssistantMessage,
+    pub(crate) logprobs: Option<ContentLogprobs>,
+    pub(crate) finish_reason: &'static str,
+}
+
+#[derive(Default, Serialize)]
+pub(crate) struct AssistantMessage {
+    pub(crate) role: Assistant,
+    pub(crate) content: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) reasoning_content: String,
+    pub(crate) refusal: Option<&'static str>,
+}
+
+/// Always `"assistant"`.
+#[derive(Default, Serialize)]
+pub(crate) enum Assistant {
+    #[default]
+    #[serde(rename = "assistant")]
+    Assistant,
+}
+
+#[derive(Default, Serialize)]
+pub(crate) struct ContentLogprobs {
+    pub(crate) content: Vec<TokenLogprob>,
+    pub(crate) refusal: Option<Vec<TokenLogprob>>,
+}
+
+/// A streamed piece.
+#[derive(Serialize)]
+pub(crate) struct Chunk<'a> {
+    #[serde(flatten)]
+    pub(crate) head: &'a Head,
+    pub(crate) choices: &'a [ChunkChoice],
+    /// Only in the last chunk, and only on request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Usage>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChunkChoice {
+    pub(crate) index: usize,
+    pub(crate) delta: ChunkDelta,
+    pub(crate) logprobs: Option<ContentLogprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+pub(crate) struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<Assistant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    pub(crate) total_tokens: usize,
+    pub(crate) prompt_tokens_details: PromptDetails,
+    pub(crate) completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PromptDetails {
+    pub(crate) cached_tokens: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct CompletionDetails {
+    pub(crate) reasoning_tokens: usize,
+}
+
+impl Usage {
+    /// Answers to one request share their prompt: it counts once.
+    pub(crate) fn add(&mut self, figures: Figures) {
+        self.prompt_tokens = figures.prompt_tokens;
+        self.prompt_tokens_details.cached_tokens =
+            self.prompt_tokens_details.cached_tokens.max(figures.cached_tokens);
+        self.completion_tokens += figures.completion_tokens;
+        self.completion_tokens_details.reasoning_tokens += figures.reasoning_tokens;
+        self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+}
+
+pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    }
+}

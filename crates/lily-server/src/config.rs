@@ -1,0 +1,55 @@
+//! What the operator chooses: address and limits.
+
+use std::time::Duration;
+
+/// Where to listen and how much to take. [`ServerConfig::default`] and then set what differs.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Address or name to bind. Loopback by default: nothing here asks who the caller is.
+    pub host: String,
+    /// Port to bind; 0 lets the system choose.
+    pub port: u16,
+    /// Names accepted in `Host` besides localhost, loopback addresses and `host` itself.
+    pub allowed_hosts: Vec<String>,
+    /// Largest request body in bytes. Agents send several megabytes of history.
+    pub max_body_bytes: usize,
+    /// Bytes of all request bodies held at one moment, so that many large bodies cannot fill the memory together.
+    pub max_bodies_bytes: usize,
+    /// Largest request head (request line and headers) in bytes; at least 8192.
+    pub max_header_bytes: usize,
+    /// Most headers of one request.
+    pub max_headers: usize,
+    /// Connections served at one moment; one more is answered 503.
+    pub max_connections: usize,
+    /// Time for a request head to arrive, and how long an idle connection is kept.
+    pub header_timeout: Duration,
+    /// Time for a request body to arrive.
+    pub body_timeout: Duration,
+    /// A stream that says nothing for this long gets a comment line, so that nothing between server and client takes
+    /// the silence of a long prefill for a dead connection.
+    pub keep_alive: Duration,
+    /// After the first interrupt, running requests have this long to finish.
+    pub drain_grace: Duration,
+    /// Requests parsed, rendered and tokenized at one moment. This is CPU work, done outside the async threads.
+    pub max_preparing: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            allowed_hosts: Vec::new(),
+            max_body_bytes: 32 << 20,
+            max_bodies_bytes: 256 << 20,
+            max_header_bytes: 64 << 10,
+            max_headers: 100,
+            max_connections: 512,
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(60),
+            keep_alive: Duration::from_secs(10),
+            drain_grace: Duration::from_secs(30),
+            max_preparing: std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)),
+        }
+    }
+}

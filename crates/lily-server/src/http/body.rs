@@ -1,0 +1,170 @@
+//! Reading a request body: the right type, within its limits of size and time.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::ServerConfig;
+use crate::errors::{ApiError, Kind};
+
+/// Bytes of request bodies that may be held at one moment, counted in KiB.
+#[derive(Debug)]
+pub(crate) struct BodyBudget(Arc<Semaphore>);
+
+/// A body in memory, and its share of the budget.
+pub(crate) struct HeldBody {
+    bytes: Bytes,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+impl BodyBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        BodyBudget(Arc::new(Semaphore::new((bytes / 1024).clamp(1, Semaphore::MAX_PERMITS))))
+    }
+
+    /// Grows a share to cover `bytes`; never waits, since two half-read bodies could wait for each other.
+    fn cover(&self, share: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<(), ApiError> {
+        let held = share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = bytes.div_ceil(1024).saturating_sub(held);
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let more = self.0.clone().try_acquire_many_owned(missing).map_err(|_| {
+            let message = "too many bytes of request bodies are being read at this moment; try again";
+            Kind::Busy.error(message).retry_after(1)
+        })?;
+        match share {
+            Some(share) => share.merge(more),
+            None => *share = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// `application/json`, whatever its parameters. Nothing else is taken: a page of another origin may post a form or plain
+/// text without asking, but not JSON.
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let found = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or(""));
+    let essence = found.unwrap_or("").split(';').next().unwrap_or("").trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = match found {
+        Some(found) => format!("Content-Type is {found:?}, and must be application/json"),
+        None => "the Content-Type header is missing, and must be application/json".into(),
+    };
+    Err(Kind::MediaType.error(message))
+}
+
+/// Reads the whole body.
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    budget: &BodyBudget,
+    config: &ServerConfig,
+) -> Result<HeldBody, ApiError> {
+    let most = config.max_body_bytes;
+    let too_large = || Kind::BodyTooLarge.error(format!("the body is larger than the limit of {most} bytes"));
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > most as u64) {
+        return Err(too_large());
+    }
+    let whole = async {
+        let mut body = body;
+        let mut share = None;
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                Kind::InvalidJson.error(format!("the body could not be read to its end: {error}"))
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > most {
+                return Err(too_large());
+            }
+            budget.cover(&mut share, bytes.len() + data.len())?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok(HeldBody { bytes: bytes.freeze(), _share: share })
+    };
+    tokio::time::timeout(config.body_timeout, whole).await.unwrap_or_else(|_| {
+        let seconds = config.body_timeout.as_secs_f32();
+        Err(Kind::BodyTimeout.error(format!("the body did not arrive within {seconds} s")))
+    })
+}
+
+impl HeldBody {
+    /// The body as a JSON object. CPU work in proportion to the size: call it outside the async threads.
+    pub(crate) fn parse(self) -> Result<Map<String, Value>, ApiError> {
+        // serde_json itself refuses to nest deeper than 128.
+        match serde_json::from_slice(&self.bytes) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(other) => {
+                let found = crate::errors::brief(&other);
+                Err(Kind::InvalidJson.error(format!("the body is {found}, and must be a JSON object")))
+            }
+            Err(error) if self.bytes.is_empty() => {
+                Err(Kind::InvalidJson
+                    .error(format!("the body is empty, and must be a JSON object ({error})")))
+            }
+            Err(error) => Err(Kind::InvalidJson.error(format!("the body is not valid JSON: {error}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &[u8]) -> Result<Map<String, Value>, Kind> {
+        HeldBody { bytes: Bytes::copy_from_slice(text), _share: None }.parse().map_err(|error| error.kind)
+    }
+
+    #[test]
+    fn only_shallow_objects_parse() {
+        assert!(parse(b"{\"a\": 1}").is_ok());
+        assert_eq!(parse(b""), Err(Kind::InvalidJson));
+        assert_eq!(parse(b"[]"), Err(Kind::InvalidJson));
+        assert_eq!(parse(b"{\"a\": \xff}"), Err(Kind::InvalidJson));
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(parse(deep.as_bytes()), Err(Kind::InvalidJson));
+    }
+
+    #[test]
+    fn content_types() {
+        let check = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, text.parse().expect("a header"));
+            require_json(&headers).map_err(|error| error.kind)
+        };
+        assert_eq!(check("application/json"), Ok(()));
+        assert_eq!(check("Application/JSON; charset=utf-8"), Ok(()));
+        for other in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data",
+            "application/jsonx",
+            "",
+        ] {
+            assert_eq!(check(other), Err(Kind::MediaType), "{other}");
+        }
+        assert!(require_json(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn the_budget_comes_back() {
+        let budget = BodyBudget::new(10 * 1024);
+        let (mut one, mut two) = (None, None);
+        assert!(budget.cover(&mut one, 6 * 1024).is_ok());
+        assert!(budget.cover(&mut one, 6 * 1024).is_ok(), "covered already");
+        assert_eq!(budget.cover(&mut two, 5 * 1024).map_err(|error| error.kind), Err(Kind::Busy));
+        drop(one);
+        assert!(budget.cover(&mut two, 5 * 1024).is_ok());
+    }
+}

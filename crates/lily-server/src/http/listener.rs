@@ -1,0 +1,233 @@
+//! From a bound address to a drained server.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::app;
+use crate::config::ServerConfig;
+use crate::http::connection;
+use crate::http::host::HostRule;
+use crate::service::Service;
+use crate::shared::{Phase, Shared};
+
+/// Connections over the limit that are told so; those over this limit too are closed without a word.
+const MOST_REFUSALS: usize = 64;
+/// After an accept failed for lack of file descriptors or memory, which some connection's end cures.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// An address that cannot be served on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {host} port {port}: {source}; choose another --host or --port (--port 0 takes a free one)"
+)]
+pub struct BindError {
+    host: String,
+    port: u16,
+    source: io::Error,
+}
+
+/// A bound server: connections are queued by the system from here on, and answered once [`Server::serve`] runs.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// Steers a server while it runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Handle").field(&*self.0.phase.borrow()).finish()
+    }
+}
+
+/// Binds the configured address. Needs a Tokio runtime with I/O and time enabled.
+pub async fn bind(config: ServerConfig) -> Result<Server, BindError> {
+    let bare = config.host.trim_start_matches('[').trim_end_matches(']').to_string();
+    let bound = async {
+        let listener = TcpListener::bind((bare.as_str(), config.port)).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    let (listener, address) =
+        bound.await.map_err(|source| BindError { host: config.host.clone(), port: config.port, source })?;
+    let hosts = HostRule::new(&config.host, address.ip(), &config.allowed_hosts);
+    Ok(Server { listener, address, shared: Arc::new(Shared::new(config, hosts)) })
+}
+
+impl Server {
+    /// Where it listens, as `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        match self.address.ip() {
+            IpAddr::V4(ip) => format!("http://{ip}:{}", self.address.port()),
+            IpAddr::V6(ip) => format!("http://[{ip}]:{}", self.address.port()),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A handle for the model's loader and the signal's receiver.
+    pub fn handle(&self) -> Handle {
+        Handle(self.shared.clone())
+    }
+
+    /// Serves until [`Handle::drain`] and the end of running requests, or [`Handle::stop`]. `extra` adds routes of the
+    /// caller, under the same checks.
+    pub async fn serve(self, extra: Router) {
+        let Server { listener, shared, .. } = self;
+        let router = app::router(shared.clone(), extra);
+        let places = Arc::new(Semaphore::new(shared.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+        let refusals = Arc::new(Semaphore::new(MOST_REFUSALS));
+        let mut draining = pin!(shared.reached(Phase::Draining));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut draining => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => admit(stream, &shared, &router, &places, &refusals, &mut connections),
+                    Err(error) => {
+                        tracing::warn!("a connection could not be accepted: {error}");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        drain(&shared, connections).await;
+    }
+}
+
+/// Starts a connection's task, if there is a place for it.
+fn admit(
+    stream: TcpStream,
+    shared: &Arc<Shared>,
+    router: &Router,
+    places: &Arc<Semaphore>,
+    refusals: &Arc<Semaphore>,
+    connections: &mut JoinSet<()>,
+) {
+    if let Ok(place) = places.clone().try_acquire_owned() {
+        let task = connection::serve(stream, shared.clone(), router.clone());
+        connections.spawn(async move {
+            let _place = place;
+            task.await;
+        });
+    } else if let Ok(place) = refusals.clone().try_acquire_owned() {
+        connections.spawn(async move {
+            let _place = place;
+            connection::refuse(stream).await;
+        });
+    }
+}
+
+/// Waits for running requests, up to the grace period or until someone says stop. Dropping the set ends what is left.
+async fn drain(shared: &Shared, mut connections: JoinSet<()>) {
+    let all_ended = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = all_ended => {}
+        () = shared.reached(Phase::Stopped) => {}
+        () = tokio::time::sleep(shared.config.drain_grace) => {
+            tracing::warn!("some requests did not end within the grace period and were cut off");
+        }
+    }
+    shared.advance(Phase::Stopped);
+}
+
+impl Handle {
+    /// Answers are possible from here on; `/health` says so. May be called again to replace the service.
+    pub fn ready(&self, service: Service) {
+        self.0.set_service(Arc::new(service));
+    }
+
+    /// Takes no new connections and lets running requests finish.
+    pub fn drain(&self) {
+        self.0.advance(Phase::Draining);
+    }
+
+    /// Ends everything at once.
+    pub fn stop(&self) {
+        self.0.advance(Phase::Stopped);
+    }
+
+    /// Drains at the first interrupt (Ctrl-C, or a termination signal), stops at the second. Never returns by itself:
+    /// run it beside [`Server::serve`].
+    pub async fn obey_signals(&self) {
+        if let Err(error) = self.drain_then_stop().await {
+            tracing::warn!("interrupts cannot be watched: {error}");
+        }
+        std::future::pending().await
+    }
+
+    async fn drain_then_stop(&self) -> io::Result<()> {
+        let mut signals = Signals::new()?;
+        signals.next().await?;
+        tracing::info!(
+            "draining: running requests finish, new ones are refused; interrupt again to stop at once"
+        );
+        self.drain();
+        signals.next().await?;
+        self.stop();
+        Ok(())
+    }
+}
+
+/// Both ways to ask a program to end, watched from before the first one arrives.
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        tokio::signal::ctrl_c().await
+    }
+}

@@ -1,0 +1,6 @@
+//! Sockets, requests as bytes, and who may send them.
+
+pub(crate) mod body;
+pub(crate) mod connection;
+pub(crate) mod host;
+pub(crate) mod listener;

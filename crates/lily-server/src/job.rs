@@ -1,0 +1,63 @@
+//! The one internal form of a request: every API family turns its body into a [`Job`], and reads the same events back.
+
+use lily_protocol::{GenerationRequest, Sampling};
+use lily_text::{OutputOptions, OutputStream, Prompt};
+
+use crate::answer::{Answer, Answers};
+use crate::errors::ApiError;
+use crate::service::Service;
+
+/// A prompt and how to answer it.
+pub(crate) struct Job {
+    pub(crate) prompt: Prompt,
+    /// `None`: the rest of the context.
+    pub(crate) max_tokens: Option<usize>,
+    /// With the seed of the first answer.
+    pub(crate) sampling: Sampling,
+    /// Alternatives per token; `None`: no log probabilities.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) ignore_end: bool,
+    /// The answer ends before the first of these.
+    pub(crate) stop: Vec<String>,
+    /// Independent answers, at least 1.
+    pub(crate) choices: usize,
+}
+
+impl Job {
+    /// Hands the work to the engine: all answers, or none.
+    pub(crate) fn start(self, service: &Service) -> Result<Answers, ApiError> {
+        let prompt_tokens = self.prompt.tokens.len();
+        let mut answers = Vec::with_capacity(self.choices);
+        for choice in 0..self.choices {
+            let mut sampling = self.sampling.clone();
+            sampling.seed = choice_seed(self.sampling.seed, choice as u64);
+            let generation = service.engine.submit(GenerationRequest {
+                prompt: self.prompt.tokens.clone(),
+                max_tokens: self.max_tokens,
+                sampling,
+                logprobs: self.logprobs,
+                ignore_end: self.ignore_end,
+            })?;
+            let options = OutputOptions {
+                starts_in_reasoning: self.prompt.starts_in_reasoning,
+                stop: self.stop.clone(),
+                ..OutputOptions::default()
+            };
+            let output = OutputStream::new(&service.text, options);
+            answers.push(Answer::new(
+                generation,
+                output,
+                service.text.clone(),
+                prompt_tokens,
+                self.logprobs.is_some(),
+            ));
+        }
+        Ok(Answers::new(answers))
+    }
+}
+
+/// The first answer has the request's own seed, so that `n: 1` and the first of `n: 2` are the same.
+fn choice_seed(seed: u64, choice: u64) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    seed.wrapping_add(choice.wrapping_mul(GOLDEN))
+}
