@@ -14,6 +14,12 @@ pub enum ModelError {
         /// The argument.
         found: String,
     },
+    /// The argument is a file.
+    #[error("{found} is a file; pass the folder that holds config.json and the weights")]
+    NotAFolder {
+        /// The argument.
+        found: String,
+    },
     /// A Hugging Face name that the local cache does not hold, or not completely.
     #[error("{repository} is not in the Hugging Face cache: {missing} is missing; fetch it with: hf download {repository}{}",
         revision.as_ref().map(|r| format!(" --revision {r}")).unwrap_or_default())]
@@ -326,10 +332,18 @@ pub enum ModelError {
 
 /// A name or value as it may stand in a message: bounded, and without control characters, because it comes from a file.
 pub(crate) fn quoted(text: &str) -> String {
-    const LIMIT: usize = 160;
+    bounded(text, 160)
+}
+
+/// What a JSON parser says, which may quote the file and ends with line and column.
+pub(crate) fn json_problem(error: &serde_json::Error) -> String {
+    bounded(&error.to_string(), 600)
+}
+
+fn bounded(text: &str, limit: usize) -> String {
     let mut out: String =
-        text.chars().take(LIMIT).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(LIMIT).is_some() {
+        text.chars().take(limit).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(limit).is_some() {
         out.push_str("...");
     }
     out

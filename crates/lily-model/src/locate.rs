@@ -46,8 +46,11 @@ impl Model {
         if path.is_dir() {
             return Ok(path.to_owned());
         }
+        if path.exists() {
+            return Err(ModelError::NotAFolder { found: quoted(argument) });
+        }
         let unknown = || ModelError::UnknownModel { found: quoted(argument) };
-        let name = RepositoryName::parse(argument).filter(|_| !path.exists()).ok_or_else(unknown)?;
+        let name = RepositoryName::parse(argument).ok_or_else(unknown)?;
         let Some(folder) = &cache.folder else {
             return Err(ModelError::NoCache { repository: name.repository.to_owned() });
         };
@@ -199,7 +202,6 @@ mod tests {
     #[test]
     fn other_arguments_are_refused() {
         let (temporary, cache, _) = cache();
-        let file = temporary.path().join("models--org--model/refs/main");
         for argument in [
             "",
             "model",
@@ -217,11 +219,12 @@ mod tests {
             "/nowhere/at/all",
             "org\\model",
             "org/mod\u{e9}l",
-            file.to_str().unwrap(),
         ] {
             let error = Model::resolve(argument, &cache).unwrap_err();
             assert_eq!(error, ModelError::UnknownModel { found: argument.to_owned() });
         }
+        let file = temporary.path().join("models--org--model/refs/main").display().to_string();
+        assert_eq!(Model::resolve(&file, &cache).unwrap_err(), ModelError::NotAFolder { found: file });
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{
 };
 
 use super::element::ElementType;
-use crate::error::{ModelError, quoted};
+use crate::error::{ModelError, json_problem, quoted};
 
 /// The format itself allows 100 MB; a conversion of this architecture has less than one, and what may be refused is read
 /// first.
@@ -56,7 +56,7 @@ pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Vec<HeaderEntry>, ModelEr
         Err(error) if error.to_string().starts_with(TOO_MANY) => {
             return Err(ModelError::TooManyTensors { file: file.to_owned(), limit: MAX_TENSORS });
         }
-        Err(error) => return Err(json_error(format!("header: {}", quoted(&error.to_string())))),
+        Err(error) => return Err(json_error(format!("header: {}", json_problem(&error)))),
     };
     let mut checked = raw
         .into_iter()

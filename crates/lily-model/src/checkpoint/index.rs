@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 
-use crate::error::{ModelError, quoted};
+use crate::error::{ModelError, json_problem, quoted};
 
 /// Shards by name, and the shard of each tensor.
 #[derive(Debug)]
@@ -24,10 +24,8 @@ struct RawIndex {
 
 impl Index {
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Index, ModelError> {
-        let RawIndex { weight_map } = serde_json::from_slice(bytes).map_err(|error| ModelError::Json {
-            file: file.to_owned(),
-            problem: quoted(&error.to_string()),
-        })?;
+        let RawIndex { weight_map } = serde_json::from_slice(bytes)
+            .map_err(|error| ModelError::Json { file: file.to_owned(), problem: json_problem(&error) })?;
         let mut shards: Vec<String> = weight_map.values().cloned().collect();
         shards.sort_unstable();
         shards.dedup();

@@ -31,7 +31,7 @@ pub(crate) struct Config {
 pub(crate) fn parse_json(file: &str, bytes: &[u8]) -> Result<Value, ModelError> {
     serde_json::from_slice(bytes).map_err(|error| ModelError::Json {
         file: file.to_owned(),
-        problem: crate::error::quoted(&error.to_string()),
+        problem: crate::error::json_problem(&error),
     })
 }
 
