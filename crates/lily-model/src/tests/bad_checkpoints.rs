@@ -549,7 +549,12 @@ fn folders_that_are_not_whole() {
     );
     let (error, _, _, single) = with(&remove("model.safetensors.index.json"));
     assert!(matches!(&error, ModelError::NoWeights { file, .. } if *file == single), "{error}");
-    // A folder where a file should be.
+    // Folders where files should be.
+    let (error, config, ..) = with(&|folder| {
+        fs::remove_file(folder.join("config.json")).unwrap();
+        fs::create_dir(folder.join("config.json")).unwrap();
+    });
+    assert!(matches!(&error, ModelError::MissingFile { file, .. } if *file == config), "{error}");
     let (error, _, shard, _) = with(&|folder| {
         let shard = folder.join("model-00002-of-00002.safetensors");
         fs::remove_file(&shard).unwrap();
