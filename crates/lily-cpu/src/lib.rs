@@ -6,6 +6,8 @@
 //! give the same bits, which a test holds.
 
 mod device;
+#[cfg(test)]
+mod kernel_tests;
 mod kernels;
 mod loops;
 mod memory;

@@ -87,6 +87,13 @@ macro_rules! kernels {
                 }
             }
 
+            /// The cases of every kernel, for tests and benches.
+            pub fn cases() -> Vec<Kernel> {
+                let mut cases = Vec::new();
+                $(cases.extend($name::cases().into_iter().map(Kernel::from));)*
+                cases
+            }
+
             /// Sequences of the launch: how often per-slot operands are bound.
             pub fn slots(&self) -> usize {
                 match self {

@@ -1,5 +1,6 @@
 //! Models, runners and golden files for the tests of the device.
-#![allow(dead_code)] // each test file uses a part
+#![allow(dead_code, unreachable_pub)] // each test file uses a part
+#![allow(clippy::unwrap_used)] // a test's own failures
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -46,7 +46,8 @@ impl Attend {
         out
     }
 
-    /// Around the key block of the CPU (64), one row and many, one sequence and several.
+    /// Around a block of 64 keys, one row and many, one sequence and several; one to nine query heads that share a KV
+    /// head, and head widths of whole vectors, of a vector and a rest, and of less than one.
     pub fn cases() -> Vec<Self> {
         let case = |slots, rows, query_heads, kv_heads, head_dim, context| Attend {
             shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
@@ -59,6 +60,11 @@ impl Attend {
             case(1, 17, 4, 2, 64, 130),
             case(1, 70, 6, 2, 40, 70),
             case(1, 3, 3, 3, 33, 300),
+            case(1, 1, 1, 1, 8, 64),
+            case(1, 20, 10, 2, 16, 129),
+            case(2, 12, 9, 1, 48, 128),
+            case(4, 1, 8, 1, 128, 64),
+            case(1, 6, 9, 3, 5, 66),
         ]
     }
 }

@@ -84,7 +84,8 @@ impl AttentionPrep {
         (q_out, k_out)
     }
 
-    /// Few and many heads, rotary parts of every share, several sequences, positions up to 2.6e5.
+    /// Few and many heads, rotary parts of every share, several sequences, rows on both sides of a block of 64 tokens,
+    /// positions up to 2.6e5.
     pub fn cases() -> Vec<Self> {
         let case = |slots, rows, query_heads, kv_heads, head_dim, rotary_dim, context| AttentionPrep {
             shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
@@ -99,6 +100,8 @@ impl AttentionPrep {
             case(3, 1, 4, 2, 64, 16, 70),
             case(1, 9, 4, 2, 40, 40, 262_144),
             case(1, 5, 2, 2, 33, 2, 40),
+            case(1, 66, 3, 1, 16, 8, 200_000),
+            case(2, 3, 6, 3, 6, 4, 262_144),
         ]
     }
 }

@@ -35,7 +35,7 @@ impl ConvSilu {
         (0..self.rows).flat_map(|t| (0..c).map(move |i| (t, i))).map(|(t, i)| silu(tap(t, i))).collect()
     }
 
-    /// Fewer rows than taps, and more; channels that fill no vector.
+    /// Fewer rows than taps, and more; channels that fill no vector, and both sides of a block of 512.
     pub fn cases() -> Vec<Self> {
         let case = |slots, rows, channels, taps, weight| ConvSilu { slots, rows, channels, taps, weight };
         vec![
@@ -45,6 +45,10 @@ impl ConvSilu {
             case(1, 3, 5, 4, PlainType::Bf16),
             case(1, 9, 70, 4, PlainType::Bf16),
             case(2, 5, 33, 2, PlainType::F32),
+            case(1, 4, 511, 3, PlainType::Bf16),
+            case(3, 1, 512, 4, PlainType::F32),
+            case(1, 6, 513, 4, PlainType::Bf16),
+            case(2, 2, 1_100, 7, PlainType::Bf16),
         ]
     }
 }
@@ -70,5 +74,12 @@ impl ConvState {
     pub fn reference(&self, raw: &[f32], state: &[f32]) -> Vec<f32> {
         let all: Vec<f32> = state.iter().chain(raw).copied().collect();
         all[all.len() - (self.taps - 1) * self.channels..].to_vec()
+    }
+
+    /// The shapes of [`ConvSilu`].
+    pub fn cases() -> Vec<Self> {
+        let case =
+            |c: ConvSilu| ConvState { slots: c.slots, rows: c.rows, channels: c.channels, taps: c.taps };
+        ConvSilu::cases().into_iter().map(case).collect()
     }
 }

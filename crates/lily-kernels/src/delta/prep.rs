@@ -100,17 +100,23 @@ impl DeltaPrep {
         out
     }
 
-    /// Equal and unequal head counts; widths that fill no vector.
+    /// Equal and unequal head counts; widths that fill no vector; both types of vectors.
     pub fn cases() -> Vec<Self> {
-        let case = |rows, key_heads, value_heads, key_dim, value_dim| DeltaPrep {
+        let case = |rows, key_heads, value_heads, key_dim, value_dim, (a_log, dt_bias)| DeltaPrep {
             rows,
             key_heads,
             value_heads,
             key_dim,
             value_dim,
-            a_log: PlainType::F32,
-            dt_bias: PlainType::Bf16,
+            a_log,
+            dt_bias,
         };
-        vec![case(1, 2, 4, 128, 128), case(5, 2, 4, 32, 64), case(3, 3, 3, 37, 16)]
+        let (usual, other) = ((PlainType::F32, PlainType::Bf16), (PlainType::Bf16, PlainType::F32));
+        vec![
+            case(1, 2, 4, 128, 128, usual),
+            case(5, 2, 4, 32, 64, other),
+            case(3, 3, 3, 37, 16, usual),
+            case(2, 1, 3, 5, 4, other),
+        ]
     }
 }

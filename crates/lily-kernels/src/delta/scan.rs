@@ -82,7 +82,8 @@ impl DeltaScan {
         y
     }
 
-    /// One token and many, several sequences, widths that fill no vector.
+    /// One token and many, several sequences; key widths of 1, 2, 4, 8 and 16 vectors of 4 to 16 lanes, and of none;
+    /// value widths on both sides of a block of 32 rows.
     pub fn cases() -> Vec<Self> {
         let case = |slots, rows, key_heads, value_heads, key_dim, value_dim| DeltaScan {
             slots,
@@ -97,6 +98,12 @@ impl DeltaScan {
             case(3, 1, 2, 4, 32, 64),
             case(1, 65, 1, 2, 128, 16),
             case(2, 7, 2, 2, 37, 5),
+            case(1, 3, 1, 1, 256, 33),
+            case(1, 9, 1, 3, 64, 31),
+            case(2, 5, 1, 1, 16, 70),
+            case(1, 6, 2, 4, 8, 32),
+            case(1, 4, 1, 2, 96, 34),
+            case(3, 1, 3, 3, 5, 1),
         ]
     }
 }

@@ -52,6 +52,6 @@ impl Combine {
     /// Widths that do and do not fill a vector.
     pub fn cases() -> Vec<Self> {
         let case = |rows, top_k, width| Combine { rows, top_k, width };
-        vec![case(1, 8, 256), case(5, 2, 37), case(3, 1, 64)]
+        vec![case(1, 8, 256), case(5, 2, 37), case(3, 1, 64), case(2, 4, 7)]
     }
 }

@@ -78,13 +78,21 @@ impl ExpertSwiglu {
         ids.iter().enumerate().flat_map(pair).collect()
     }
 
-    /// One row; every row; experts without rows.
+    /// One row; every row; experts without rows, and with more than 48; outputs on both sides of a block of 32.
     pub fn cases() -> Vec<Self> {
         let f = |bits, group| QuantFormat { bits, group };
         let mut cases = Vec::new();
         for (gate, up) in [(f(4, 64), f(4, 64)), (f(3, 32), f(8, 128))] {
-            for (rows, experts, top_k) in [(1, 16, 4), (9, 3, 2), (30, 8, 2)] {
-                cases.push(ExpertSwiglu { rows, experts, top_k, outputs: 19, inputs: 128, gate, up });
+            for (rows, experts, top_k, outputs) in [
+                (1, 16, 4, 19),
+                (9, 3, 2, 40),
+                (30, 8, 2, 31),
+                (49, 2, 1, 33),
+                (50, 3, 3, 8),
+                (100, 64, 2, 5),
+                (2, 1, 1, 100),
+            ] {
+                cases.push(ExpertSwiglu { rows, experts, top_k, outputs, inputs: 128, gate, up });
             }
         }
         cases

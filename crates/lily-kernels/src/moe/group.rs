@@ -50,4 +50,10 @@ impl Group {
         active.resize(1 + self.max_active(), 0);
         Grouping { offsets, order, active }
     }
+
+    /// More pairs than experts, and fewer; one expert.
+    pub fn cases() -> Vec<Self> {
+        let case = |rows, experts, top_k| Group { rows, experts, top_k };
+        vec![case(1, 256, 8), case(100, 24, 8), case(5, 5, 5), case(7, 8, 1), case(3, 1, 1), case(64, 3, 2)]
+    }
 }

@@ -2,7 +2,11 @@
 
 use crate::Operand;
 
-/// p = softmax(logits[r]); the `top_k` largest, the lower id first on equal values; weights p / sum of the chosen p.
+/// p = softmax(logits[r]); the `top_k` largest, the lower id first on equal values (0 and -0 are equal); weights p / sum
+/// of the chosen p.
+///
+/// A row with a NaN still gets `top_k` different ids below `experts`, so that the launches behind it stay inside their
+/// buffers; which ids, and what weights, is not defined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
     /// Rows.
@@ -23,7 +27,8 @@ impl Route {
         let (mut ids, mut weights) = (Vec::new(), Vec::new());
         for row in logits.chunks(self.experts) {
             let mut order: Vec<usize> = (0..self.experts).collect();
-            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
+            // + 0.0 turns -0 into 0, which it equals
+            order.sort_by(|a, b| (row[*b] + 0.0).total_cmp(&(row[*a] + 0.0)).then(a.cmp(b)));
             order.truncate(self.top_k);
             let p: Vec<f64> = order.iter().map(|e| (row[*e] - row[order[0]]).exp()).collect();
             let sum: f64 = p.iter().sum();

@@ -37,6 +37,7 @@ impl GatedNorm {
             case(1, 4, 128, 1e-6, PlainType::Bf16),
             case(5, 3, 64, 0.2, PlainType::F32),
             case(2, 2, 37, 1e-6, PlainType::Bf16),
+            case(1, 1, 3, 1e-6, PlainType::F32),
         ]
     }
 }

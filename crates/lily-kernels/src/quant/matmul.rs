@@ -43,7 +43,8 @@ impl Matmul {
         y
     }
 
-    /// Every format, rows on both sides of a register tile, outputs that fill no tile.
+    /// Every format, rows on both sides of a register tile, outputs that fill no tile; for the most used formats, rows on
+    /// both sides of a panel of 48, outputs that split unevenly, and long sums.
     pub fn cases() -> Vec<Self> {
         let mut cases = Vec::new();
         for bits in QuantFormat::BITS {
@@ -55,6 +56,14 @@ impl Matmul {
                     let accumulate = rows == 6;
                     cases.push(Matmul { rows, outputs, inputs: groups * group, format, accumulate });
                 }
+            }
+        }
+        for (bits, group) in [(4, 64), (8, 64), (3, 32)] {
+            let format = QuantFormat { bits, group };
+            for (rows, outputs, inputs) in
+                [(47, 7, 128), (48, 33, 64), (49, 16, 64), (97, 17, 128), (1, 100, 2048), (3, 130, 192)]
+            {
+                cases.push(Matmul { rows, outputs, inputs, format, accumulate: rows == 49 });
             }
         }
         cases

@@ -58,14 +58,14 @@ impl Swiglu {
         y
     }
 
-    /// Equal and unequal formats of the two matrices.
+    /// Equal and unequal formats of the two matrices; rows on both sides of a panel of 48.
     pub fn cases() -> Vec<Self> {
         let f = |bits, group| QuantFormat { bits, group };
         let mut cases = Vec::new();
         for (gate, up) in
             [(f(4, 64), f(4, 64)), (f(4, 32), f(6, 64)), (f(8, 128), f(3, 32)), (f(2, 64), f(5, 128))]
         {
-            for (rows, outputs) in [(1, 5), (4, 33), (11, 7)] {
+            for (rows, outputs) in [(1, 5), (4, 33), (11, 7), (48, 17), (50, 9)] {
                 cases.push(Swiglu { rows, outputs, inputs: 256, gate, up });
             }
         }
