@@ -61,7 +61,7 @@ impl Sessions {
     /// An estimate of what a task will need, from what earlier ones needed; 0 before the first.
     pub(crate) fn need_bytes(&self, task: &Task) -> usize {
         let tokens = task.prompt.len() + task.budget.min(task.generated.len() + ANSWER_HEADROOM_TOKENS);
-        self.meter.open_bytes.saturating_add(tokens.saturating_mul(self.meter.bytes_per_token()))
+        self.meter.open_bytes + tokens * self.meter.bytes_per_token()
     }
 
     /// Rows that one decode takes.
@@ -117,8 +117,9 @@ impl Sessions {
         };
         match self.forward.restore(hit.snapshot) {
             Ok(sequence) => {
-                self.open += 1;
-                self.release(task);
+                if let Some(replaced) = task.detach() {
+                    self.forward.close(replaced);
+                }
                 self.cache.touch(hit.snapshot);
                 task.attach(sequence, hit.length);
             }

@@ -108,7 +108,7 @@ impl Task {
 
     /// Takes the sequence away; what was generated stays and will be repeated.
     pub(crate) fn detach(&mut self) -> Option<SequenceId> {
-        (self.done, self.fed) = (0, 0);
+        self.done = 0;
         self.sequence.take()
     }
 

@@ -169,7 +169,9 @@ impl Worker {
             && let Some(task) = self.waiting.front_mut()
         {
             let alone = self.live.is_empty();
-            let room = self.state_memory.saturating_sub(self.sessions.live_bytes());
+            // Live requests grow up to what they were admitted for, so that counts and not only what they hold.
+            let promised = self.live.iter().map(|task| self.sessions.need_bytes(task)).sum::<usize>();
+            let room = self.state_memory.saturating_sub(promised.max(self.sessions.live_bytes()));
             if !alone && (self.memory_short || self.sessions.need_bytes(task) > room) {
                 return;
             }

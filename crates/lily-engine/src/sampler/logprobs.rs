@@ -3,13 +3,14 @@
 use lily_protocol::Logprobs;
 
 use super::Scratch;
+use super::top::maximum;
 
 /// Log softmax of the raw logits over the vocabulary (ids below `vocabulary`; padding has no probability): of `chosen`,
 /// and of the `n` most probable tokens, the lower id first on equal ones. Tokens of probability 0 are not listed.
 /// Logits must not be NaN.
 pub fn logprobs(logits: &[f32], vocabulary: usize, chosen: u32, n: usize, scratch: &mut Scratch) -> Logprobs {
     let logits = &logits[..vocabulary.min(logits.len())];
-    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let largest = f64::from(maximum(logits));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
     let normaliser = largest + sum.ln();
     let log = |logit: f32| (f64::from(logit) - normaliser) as f32;

@@ -71,7 +71,7 @@ pub enum SamplerError {
 #[derive(Debug, Default)]
 pub struct Scratch {
     logits: Vec<f32>,
-    weights: Vec<f64>,
+    kept: Vec<(u32, f64)>,
     top: top::Top,
 }
 
@@ -140,7 +140,11 @@ fn finite(value: f32) -> f32 {
 /// Copies the vocabulary's logits, refusing what is no number. -inf is a ban by the model and stays.
 fn load(logits: &[f32], vocabulary: usize, into: &mut Vec<f32>) -> Result<(), SamplerError> {
     let logits = logits.get(..vocabulary).ok_or(SamplerError::TooFew { found: logits.len(), vocabulary })?;
-    if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+    let broken = |logit: f32| logit.is_nan() | (logit == f32::INFINITY);
+    // Without an early exit the check of the usual, sound case is a few vector instructions.
+    if logits.iter().fold(false, |any, &logit| any | broken(logit))
+        && let Some(id) = logits.iter().position(|&logit| broken(logit))
+    {
         return Err(SamplerError::NotFinite { id, value: logits[id] });
     }
     into.clear();
@@ -150,14 +154,11 @@ fn load(logits: &[f32], vocabulary: usize, into: &mut Vec<f32>) -> Result<(), Sa
 
 /// The largest value above -inf and its first index.
 fn argmax(logits: &[f32]) -> Option<(u32, f32)> {
-    let mut best = None;
-    let mut largest = f32::NEG_INFINITY;
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > largest {
-            (best, largest) = (Some(id as u32), logit);
-        }
+    let largest = top::maximum(logits);
+    if largest == f32::NEG_INFINITY {
+        return None;
     }
-    best.map(|id| (id, largest))
+    logits.iter().position(|&logit| logit == largest).map(|id| (id as u32, largest))
 }
 
 /// Refuses numbers that have no meaning. The server words its own errors; this is the second lock.

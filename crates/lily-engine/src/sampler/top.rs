@@ -17,8 +17,22 @@ pub(super) struct Top {
 }
 
 /// By falling value; the lower id first on equal ones. Values are not NaN.
-fn by_rank(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+pub(super) fn by_rank(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
+}
+
+/// The largest of values that are not NaN; -inf of none. Sixteen running maxima, so that it compiles to vector
+/// instructions, which a single one (an ordered reduction) does not.
+pub(super) fn maximum(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (blocks, rest) = values.as_chunks::<16>();
+    for block in blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane = larger(*lane, value);
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 impl Top {
@@ -40,15 +54,41 @@ impl Top {
         &self.picked
     }
 
+    /// The candidate with which the weights of all up to it in order of rank sum to at least `mass`; the last one where
+    /// rounding leaves the sum below. Weights fall with the values. A selection by halves: half of the candidates that
+    /// are left, and half of their exponentials, are done with in each round.
+    pub(super) fn last_of_mass(
+        &mut self,
+        values: &[f32],
+        weight: impl Fn(f32) -> f64,
+        mass: f64,
+    ) -> Option<(u32, f32)> {
+        self.picked.clear();
+        self.picked.extend(values.iter().enumerate().map(|(id, v)| (id as u32, *v)));
+        let mut left = &mut self.picked[..];
+        let mut missing = mass;
+        while left.len() > 1 {
+            let half = left.len() / 2;
+            left.select_nth_unstable_by(half, by_rank);
+            let (upper, lower) = left.split_at_mut(half);
+            let sum: f64 = upper.iter().map(|&(_, value)| weight(value)).sum();
+            left = if sum >= missing {
+                upper
+            } else {
+                missing -= sum;
+                lower
+            };
+        }
+        left.first().copied()
+    }
+
     /// A number that at least `n` values reach.
     fn bound(&mut self, values: &[f32], n: usize) -> f32 {
         if n > values.len().div_ceil(BLOCK) {
             return f32::NEG_INFINITY;
         }
         self.maxima.clear();
-        self.maxima.extend(
-            values.chunks(BLOCK).map(|block| block.iter().copied().fold(f32::NEG_INFINITY, f32::max)),
-        );
+        self.maxima.extend(values.chunks(BLOCK).map(maximum));
         let (_, bound, _) =
             self.maxima.select_nth_unstable_by(n - 1, |a, b| b.partial_cmp(a).unwrap_or(Ordering::Equal));
         *bound
@@ -72,6 +112,8 @@ mod tests {
             let mut sorted: Vec<_> = values.iter().enumerate().map(|(id, v)| (id as u32, *v)).collect();
             sorted.sort_by(by_rank);
             sorted.truncate(n);
+            let largest = sorted.first().map_or(f32::NEG_INFINITY, |best| best.1);
+            prop_assert!(n == 0 || maximum(&values) == largest);
             let mut top = Top::default();
             prop_assert_eq!(top.largest(&values, n), &sorted[..]);
         }

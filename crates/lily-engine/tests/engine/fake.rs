@@ -44,6 +44,10 @@ pub(crate) struct Controls {
     pub(crate) sequences: AtomicUsize,
     pub(crate) snapshots: AtomicUsize,
     pub(crate) pages: AtomicUsize,
+    /// Snapshots ever taken.
+    pub(crate) taken: AtomicUsize,
+    /// Bytes a snapshot takes that `snapshot_bytes` does not tell.
+    pub(crate) overhead_bytes: AtomicUsize,
     /// 0 is no limit.
     pub(crate) limit_bytes: AtomicUsize,
     pub(crate) delay_micros: AtomicUsize,
@@ -91,7 +95,8 @@ impl Controls {
 
     pub(crate) fn bytes(&self) -> usize {
         let copies = self.sequences.load(SeqCst) + self.snapshots.load(SeqCst);
-        copies * COPY_BYTES + self.pages.load(SeqCst) * PAGE_BYTES
+        let overhead = self.snapshots.load(SeqCst) * self.overhead_bytes.load(SeqCst);
+        overhead + copies * COPY_BYTES + self.pages.load(SeqCst) * PAGE_BYTES
     }
 
     pub(crate) fn prefilled_tokens(&self) -> usize {
@@ -241,6 +246,7 @@ impl Forward for Fake {
         self.room("a snapshot", COPY_BYTES)?;
         let id = SnapshotId(self.fresh());
         let state = self.sequences[&sequence].clone();
+        self.controls.taken.fetch_add(1, SeqCst);
         self.controls.snapshots.fetch_add(1, SeqCst);
         self.snapshots.insert(id, state);
         Ok(id)

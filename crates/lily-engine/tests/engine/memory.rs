@@ -49,6 +49,9 @@ fn answers_that_outgrow_the_memory_are_repeated_and_do_not_change() {
     together(&engine, &controls, &requests);
     let repeated = controls.prefilled_tokens() - 4 * 20;
     assert!(repeated > 0, "somebody had to step back");
+    let calls = controls.calls.lock().unwrap();
+    let of_oldest = calls.iter().filter(|call| matches!(call, Call::Prefill(20, _))).count();
+    assert_eq!(of_oldest, 2, "the oldest never steps back");
 }
 
 #[test]
@@ -99,6 +102,7 @@ fn the_state_budget_bounds_what_lives_together() {
     }
     assert!(most > 2_500, "two fit: {most}");
     assert!(most <= 5_000, "{most} bytes");
+    assert_eq!(controls.prefilled_tokens(), 9 * 100, "nobody was admitted only to step back");
 }
 
 #[test]

@@ -97,6 +97,31 @@ fn a_budget_below_one_snapshot_keeps_none() {
         check(&engine, &request(text(30, 60), 6));
     }
     assert_eq!(controls.bytes(), 0);
+    assert_eq!(controls.taken.load(SeqCst), 1, "the first one tells what each would take");
+}
+
+#[test]
+fn a_prompt_larger_than_the_cache_does_not_stay_in_it_while_it_runs() {
+    // 800 tokens are 8000 bytes of pages.
+    let (engine, controls) = engine(EngineConfig { cache_memory: 5_000, ..config() });
+    let pieces = 800 / CHUNK;
+    controls.allow(pieces);
+    let generation = engine.submit(request(text(30, 800), 5)).unwrap();
+    controls.wait_for_arrivals(pieces + 1);
+    assert_eq!(controls.snapshots.load(SeqCst), 0);
+    controls.open_gate();
+    read(generation);
+}
+
+#[test]
+fn what_the_device_really_holds_bounds_an_idle_cache() {
+    let budget = 12 * COPY_BYTES;
+    let (engine, controls) = engine(EngineConfig { cache_memory: budget, ..config() });
+    controls.overhead_bytes.store(COPY_BYTES, SeqCst);
+    for first in 20..40 {
+        check(&engine, &request(text(first, 60), 4));
+        assert!(controls.bytes() <= budget, "{} bytes after prompt {first}", controls.bytes());
+    }
 }
 
 #[test]
