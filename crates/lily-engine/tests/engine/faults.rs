@@ -130,7 +130,7 @@ fn draining_finishes_what_was_taken() {
 #[test]
 fn a_drain_can_be_hurried() {
     let (engine, controls) = engine(config());
-    controls.delay_micros.store(1_000, SeqCst);
+    controls.delay_micros.store(20_000, SeqCst);
     let engine = Arc::new(engine);
     let generations: Vec<_> =
         (0..6).map(|i| engine.submit(request(text(20 + i, 900), 100)).unwrap()).collect();
@@ -150,7 +150,7 @@ fn a_drain_can_be_hurried() {
 #[test]
 fn dropping_the_engine_ends_its_thread() {
     let (engine, controls) = engine(config());
-    controls.delay_micros.store(500, SeqCst);
+    controls.delay_micros.store(20_000, SeqCst);
     let generation = engine.submit(request(text(20, 900), 100)).unwrap();
     drop(engine);
     assert_eq!(read(generation).failure(), "the engine is shutting down");
