@@ -136,18 +136,24 @@ impl Answer {
         }
     }
 
+    /// What one event of the engine brings for one channel is told in one piece.
     fn emit(&mut self, deltas: Vec<Delta>) {
         for delta in deltas {
-            self.ready.push_back(match delta {
-                Delta::Reasoning(text) => AnswerEvent::Reasoning(text),
-                Delta::Content(text) => {
-                    let logprobs = match &mut self.held {
-                        Some(held) => held.release(text.len()),
-                        None => Vec::new(),
-                    };
-                    AnswerEvent::Content(text, logprobs)
+            match (delta, self.ready.back_mut()) {
+                (Delta::Reasoning(text), Some(AnswerEvent::Reasoning(before))) => before.push_str(&text),
+                (Delta::Reasoning(text), _) => self.ready.push_back(AnswerEvent::Reasoning(text)),
+                (Delta::Content(text), last) => {
+                    let logprobs =
+                        self.held.as_mut().map(|held| held.release(text.len())).unwrap_or_default();
+                    match last {
+                        Some(AnswerEvent::Content(before, earlier)) => {
+                            before.push_str(&text);
+                            earlier.extend(logprobs);
+                        }
+                        _ => self.ready.push_back(AnswerEvent::Content(text, logprobs)),
+                    }
                 }
-            });
+            }
         }
     }
 

@@ -21,6 +21,8 @@ pub struct Service {
     pub aliases: Vec<String>,
     /// What a request that says nothing gets: the checkpoint's `generation_config.json`. Its seed and bias are not used.
     pub sampling: Sampling,
+    /// The seed of a request that brings none; `None` draws a random one.
+    pub seed: Option<u64>,
     /// Answer 404 to a request for any other model. Otherwise every name is served.
     pub strict_model: bool,
     /// Unix seconds at which the service was made: `created` in `/v1/models`.
@@ -36,6 +38,7 @@ impl Service {
             model_name: model_name.into(),
             aliases: Vec::new(),
             sampling: Sampling::greedy(),
+            seed: None,
             strict_model: false,
             created: unix_seconds(),
         }

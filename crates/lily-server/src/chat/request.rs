@@ -127,7 +127,7 @@ fn sampling(fields: Fields, service: &Service) -> Result<Sampling, ApiError> {
             .number("frequency_penalty", -2.0, 2.0)?
             .unwrap_or(default.frequency_penalty),
         logit_bias: fields.logit_bias("logit_bias", service.engine.limits().vocabulary)?,
-        seed: fields.seed("seed")?.unwrap_or_else(random_seed),
+        seed: fields.seed("seed")?.or(service.seed).unwrap_or_else(random_seed),
     })
 }
 

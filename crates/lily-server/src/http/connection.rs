@@ -19,6 +19,8 @@ use crate::shared::{Phase, Shared};
 const SMALLEST_HEAD: usize = 8192;
 /// How long the end of a refused request is read before the socket is closed.
 const LINGER: Duration = Duration::from_secs(5);
+/// The same while draining, when nothing more is expected of anyone.
+const SHORT_LINGER: Duration = Duration::from_millis(50);
 /// How long a connection over the limit may take to go away.
 const REFUSAL: Duration = Duration::from_secs(1);
 
@@ -54,7 +56,7 @@ pub(crate) async fn serve(stream: TcpStream, shared: Arc<Shared>, router: Router
     if let Err(error) = &finished {
         tracing::debug!("a connection ended early: {error}");
     }
-    linger(connection.into_parts().io.into_inner(), LINGER).await;
+    linger(connection.into_parts().io.into_inner(), if told { SHORT_LINGER } else { LINGER }).await;
 }
 
 /// Says that there is no place for this connection.
