@@ -19,7 +19,8 @@ pub struct EngineConfig {
     pub cut_markers: CutMarkers,
     /// Requests worked on at the same time, each with a live sequence. At least 1.
     pub parallel: usize,
-    /// Requests that may wait for one of those places; more are refused.
+    /// Requests that may wait for one of those places; more are refused. (The bound is on `parallel + queue` requests
+    /// taken, whoever of them has started: short memory may let fewer start.)
     pub queue: usize,
     /// Bytes that the prefix cache may hold; 0 turns reuse off.
     pub cache_memory: usize,

@@ -104,19 +104,22 @@ impl Worker {
             self.waiting.push_back(task);
         }
         let Worker { mut sessions, mut live, waiting, shared, .. } = self;
-        if sound {
-            live.iter_mut().for_each(|task| sessions.release(task));
-            sessions.clear();
-        }
         for task in live.iter().chain(&waiting) {
             task.events.send(Event::Failed(last_words.clone()));
             shared.ended(None);
         }
-        shared.publish(0, 0);
-        // A model that panicked may panic again while it is freed.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(sessions))) {
+        // A model that panicked is not called again, and may panic again even while it is dropped.
+        let freed = catch_unwind(AssertUnwindSafe(move || {
+            if sound {
+                live.iter_mut().for_each(|task| sessions.release(task));
+                sessions.clear();
+            }
+            drop(sessions);
+        }));
+        if let Err(panic) = freed {
             tracing::error!("freeing the model failed: {}", message(&*panic));
         }
+        shared.publish(0, 0);
     }
 
     /// One step; false when there will be no more.
