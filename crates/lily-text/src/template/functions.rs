@@ -4,7 +4,7 @@
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::json::tojson;
+use super::json::{python_float, tojson};
 use super::whitespace::{is_blank, strip};
 
 /// The message of a template's own `raise_exception`, found again as the source of the engine's error.
@@ -21,10 +21,30 @@ impl std::error::Error for Raised {}
 
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("tojson", tojson);
+    environment.add_filter("string", string);
     environment.add_filter("trim", trim);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.set_unknown_method_callback(method);
+    environment.set_formatter(|out, state, value| match python_number(value) {
+        Some(text) => out.write_str(&text).map_err(Error::from),
+        None => minijinja::escape_formatter(out, state, value),
+    });
+}
+
+/// A float as Python writes it; the engine's own way differs from 1e16 on and below 1e-4.
+fn python_number(value: &Value) -> Option<String> {
+    let float = value.kind() == ValueKind::Number && !value.is_integer();
+    float.then(|| f64::try_from(value.clone()).ok().map(python_float))?
+}
+
+/// `str(value)`.
+fn string(value: &Value) -> Value {
+    match python_number(value) {
+        Some(text) => Value::from(text),
+        None if value.kind() == ValueKind::String => value.clone(),
+        None => Value::from(value.to_string()),
+    }
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {

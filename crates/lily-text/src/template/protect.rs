@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 
-use super::whitespace::strip;
+use super::whitespace::{is_blank, strip};
 use crate::chat::{Chat, Message, Role};
 use crate::tokenizer::Tokenizer;
 
@@ -159,19 +159,34 @@ impl Markers {
 }
 
 /// How much of what users typed stays readable for the template.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variant {
+    /// Whether an assistant's reasoning is taken out of its content beforehand.
+    split: Split,
+    /// The tool response around a user's text keeps its markers, with a fence inside.
+    responses: bool,
+}
+
+/// Taking reasoning out of content as templates do it, which look for `</think>` there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Variant {
-    /// Nothing that looks like a marker.
-    Plain,
-    /// An assistant's reasoning is taken out of its content beforehand, as the family's templates do it.
-    Reasoning,
-    /// Besides, the tool response around a user's text keeps its markers, with a fence inside.
-    Responses,
+enum Split {
+    /// Left alone.
+    No,
+    /// The template may trim what is left.
+    Trimmed,
+    /// What is left is fenced off from being trimmed: some templates trim before they split, and not after.
+    Kept,
 }
 
 impl Variant {
     /// From the simplest to the most permissive.
-    pub(super) const ALL: [Variant; 3] = [Variant::Plain, Variant::Reasoning, Variant::Responses];
+    pub(super) const ALL: [Variant; 5] = [
+        Variant { split: Split::No, responses: false },
+        Variant { split: Split::Trimmed, responses: false },
+        Variant { split: Split::Kept, responses: false },
+        Variant { split: Split::Trimmed, responses: true },
+        Variant { split: Split::Kept, responses: true },
+    ];
 }
 
 /// The conversation with private characters in every text that needs them.
@@ -179,9 +194,8 @@ pub(super) fn apply(chat: &Chat, markers: &Markers, private: &Private, variant: 
     let protect = |text: &str| markers.protect(text, private.breaker);
     let message = |message: &Message| {
         let mut message = message.clone();
-        if variant != Variant::Plain {
-            split_reasoning(&mut message);
-        }
+        let split = variant.split != Split::No && split_reasoning(&mut message);
+        let fence_off = split && variant.split == Split::Kept && message.content.starts_with(is_blank);
         message.content = match fenced_response(&message, variant) {
             Some(inner) => {
                 let (fence, inner) = (private.fence, protect(inner));
@@ -189,6 +203,9 @@ pub(super) fn apply(chat: &Chat, markers: &Markers, private: &Private, variant: 
             }
             None => protect(&message.content),
         };
+        if fence_off {
+            message.content.insert(0, private.breaker);
+        }
         message.reasoning = message.reasoning.as_deref().map(protect);
         message.tool_call_id = message.tool_call_id.as_deref().map(protect);
         message.name = message.name.as_deref().map(protect);
@@ -209,28 +226,29 @@ pub(super) fn apply(chat: &Chat, markers: &Markers, private: &Private, variant: 
 
 /// The text inside a user's tool response.
 fn fenced_response(message: &Message, variant: Variant) -> Option<&str> {
-    if variant != Variant::Responses || message.role != Role::User {
+    if !variant.responses || message.role != Role::User {
         return None;
     }
     strip(&message.content).strip_prefix(RESPONSE_OPEN)?.strip_suffix(RESPONSE_CLOSE)
 }
 
-/// What the family's templates do to an assistant's content that has its reasoning in it.
-fn split_reasoning(message: &mut Message) {
+/// What the family's templates do to an assistant's content that has its reasoning in it. False if it has none.
+fn split_reasoning(message: &mut Message) -> bool {
     if message.role != Role::Assistant || message.reasoning.is_some() {
-        return;
+        return false;
     }
     let content = strip(&message.content);
     let (Some((first, _)), Some((_, last))) =
         (content.split_once(THINK_CLOSE), content.rsplit_once(THINK_CLOSE))
     else {
-        return;
+        return false;
     };
     let first = first.trim_end_matches('\n');
     let reasoning =
         first.rsplit_once("<think>").map_or(first, |(_, thought)| thought).trim_start_matches('\n');
     (message.reasoning, message.content) =
         (Some(reasoning.to_owned()), last.trim_start_matches('\n').to_owned());
+    true
 }
 
 fn map_json(value: &Value, protect: &dyn Fn(&str) -> String) -> Value {

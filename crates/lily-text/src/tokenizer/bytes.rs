@@ -5,38 +5,21 @@
 
 use std::sync::LazyLock;
 
-struct Alphabet {
-    of_byte: [char; 256],
-    /// Indexed by code point; the alphabet ends below U+0144.
-    of_char: [Option<u8>; 0x144],
-}
-
-static ALPHABET: LazyLock<Alphabet> = LazyLock::new(|| {
-    let (mut of_byte, mut of_char, mut next) = (['\0'; 256], [None; 0x144], 256u32);
+/// Bytes by code point; the alphabet ends below U+0144.
+static ALPHABET: LazyLock<[Option<u8>; 0x144]> = LazyLock::new(|| {
+    let (mut alphabet, mut next) = ([None; 0x144], 256);
     for byte in 0..=255u8 {
         let shown = matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-        let c = if shown {
-            char::from(byte)
-        } else {
-            next += 1;
-            char::from_u32(next - 1).unwrap_or_default()
-        };
-        of_byte[usize::from(byte)] = c;
-        of_char[c as usize] = Some(byte);
+        let code = if shown { usize::from(byte) } else { next };
+        next += usize::from(!shown);
+        alphabet[code] = Some(byte);
     }
-    Alphabet { of_byte, of_char }
+    alphabet
 });
-
-/// Replaces `mapped` by the alphabet's characters for the bytes of `text`.
-pub(super) fn map_into(text: &str, mapped: &mut String) {
-    mapped.clear();
-    let alphabet = &*ALPHABET;
-    mapped.extend(text.bytes().map(|byte| alphabet.of_byte[usize::from(byte)]));
-}
 
 /// The byte that one character of a token's name stands for.
 pub(super) fn byte_of(c: char) -> Option<u8> {
-    ALPHABET.of_char.get(c as usize).copied().flatten()
+    ALPHABET.get(c as usize).copied().flatten()
 }
 
 /// The bytes of all tokens, one after another.
@@ -77,6 +60,12 @@ impl TokenBytes {
         let end = *self.ends.get(id)?;
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
         (start < end).then(|| &self.bytes[start..end])
+    }
+
+    /// Bytes of every id.
+    pub(super) fn lengths(&self) -> Vec<u32> {
+        let starts = [0].iter().chain(&self.ends);
+        self.ends.iter().zip(starts).map(|(end, start)| (end - start) as u32).collect()
     }
 
     pub(super) fn byte_token(&self, byte: u8) -> Option<u32> {

@@ -1,15 +1,18 @@
 //! Reading `tokenizer.json`.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::HashMap;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokenizers::models::bpe::BPE;
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::bytes::{TokenBytes, byte_of};
+use super::merges::Merges;
 use super::pieces::Pieces;
 use super::{AddedToken, Encoder, Tokenizer};
 use crate::error::TextError;
@@ -42,10 +45,83 @@ struct AddedEntry {
     special: bool,
 }
 
+/// The fields of a BPE model that matter here. A model that sets one of the others goes to the library.
 #[derive(Deserialize)]
-struct ModelKind {
+struct BpeModel<'a> {
     #[serde(rename = "type")]
     kind: Option<String>,
+    #[serde(borrow)]
+    vocab: HashMap<Name<'a>, u32>,
+    #[serde(borrow)]
+    merges: Vec<MergeEntry<'a>>,
+    dropout: Option<f32>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+}
+
+/// A token's name, in the byte-level alphabet.
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+#[serde(transparent)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Borrow<str> for Name<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Two names: as a list, or as one text with a blank between them, which is how older files have it.
+enum MergeEntry<'a> {
+    Pair(Name<'a>, Name<'a>),
+    Text(Cow<'a, str>),
+}
+
+/// By hand, since a derived choice would first copy each of half a million entries.
+impl<'de: 'a, 'a> Deserialize<'de> for MergeEntry<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entry;
+
+        impl<'de> Visitor<'de> for Entry {
+            type Value = MergeEntry<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("two names of tokens")
+            }
+
+            fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(MergeEntry::Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(MergeEntry::Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Self::Value, A::Error> {
+                let mut next =
+                    |have| names.next_element()?.ok_or_else(|| A::Error::invalid_length(have, &self));
+                let pair = MergeEntry::Pair(next(0)?, next(1)?);
+                match names.next_element::<IgnoredAny>()? {
+                    Some(_) => Err(A::Error::invalid_length(3, &self)),
+                    None => Ok(pair),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Entry)
+    }
+}
+
+impl MergeEntry<'_> {
+    fn names(&self) -> Option<(&str, &str)> {
+        match self {
+            MergeEntry::Pair(left, right) => Some((&left.0, &right.0)),
+            MergeEntry::Text(text) => text.split_once(' '),
+        }
+    }
 }
 
 /// An id above this is refused: tables are indexed by id, and no vocabulary is near.
@@ -53,17 +129,17 @@ const LARGEST_ID: u32 = 1 << 24;
 
 pub(super) fn read(json: &[u8]) -> Result<Tokenizer, TextError> {
     let file: File<'_> = serde_json::from_slice(json).map_err(|e| TextError::Json(e.to_string()))?;
-    let kind: ModelKind =
+    let model: BpeModel<'_> =
         serde_json::from_str(file.model.get()).map_err(|e| TextError::Json(format!("model: {e}")))?;
-    if let Some(kind) = kind.kind.filter(|kind| kind != "BPE") {
-        return Err(unsupported("model.type", kind, "BPE"));
-    }
-    let bpe: BPE =
-        serde_json::from_str(file.model.get()).map_err(|e| TextError::Json(format!("model: {e}")))?;
-    check_bpe(&bpe)?;
+    check_model(&model)?;
     let added = read_added(file.added_tokens)?;
-    let bytes = read_bytes(&bpe, &added)?;
-    let encoder = read_encoder(bpe, file.normalizer, file.pre_tokenizer)?;
+    let bytes = read_bytes(&model, &added)?;
+    let encoder = match known_pieces(&file.normalizer, &file.pre_tokenizer) {
+        Some(pieces) if !model.ignore_merges => {
+            Encoder::Pieces { pieces, merges: Box::new(read_merges(&model, &bytes)?) }
+        }
+        _ => Encoder::Library(Box::new(read_library(file.model, file.normalizer, file.pre_tokenizer)?)),
+    };
     let matcher = AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostLongest)
         .build(added.iter().map(|token| token.content.as_bytes()))
@@ -72,20 +148,23 @@ pub(super) fn read(json: &[u8]) -> Result<Tokenizer, TextError> {
     Ok(Tokenizer { encoder, added, matcher, by_id, bytes })
 }
 
-fn check_bpe(bpe: &BPE) -> Result<(), TextError> {
-    if bpe.dropout.is_some_and(|dropout| dropout != 0.0) {
-        return Err(unsupported("model.dropout", format!("{:?}", bpe.dropout), "null"));
+fn check_model(model: &BpeModel<'_>) -> Result<(), TextError> {
+    if let Some(kind) = model.kind.as_ref().filter(|kind| *kind != "BPE") {
+        return Err(unsupported("model.type", kind.clone(), "BPE"));
+    }
+    if let Some(dropout) = model.dropout.filter(|dropout| *dropout != 0.0) {
+        return Err(unsupported("model.dropout", dropout.to_string(), "null"));
     }
     let affixes = [
-        ("model.continuing_subword_prefix", &bpe.continuing_subword_prefix),
-        ("model.end_of_word_suffix", &bpe.end_of_word_suffix),
+        ("model.continuing_subword_prefix", &model.continuing_subword_prefix),
+        ("model.end_of_word_suffix", &model.end_of_word_suffix),
     ];
     for (field, affix) in affixes {
         if let Some(affix) = affix.as_deref().filter(|affix| !affix.is_empty()) {
             return Err(unsupported(field, format!("{affix:?}"), "null"));
         }
     }
-    if bpe.byte_fallback {
+    if model.byte_fallback {
         return Err(unsupported("model.byte_fallback", "true".into(), "false (a byte-level vocabulary)"));
     }
     Ok(())
@@ -119,17 +198,17 @@ fn check_id(id: u32, field: impl Fn() -> String) -> Result<(), TextError> {
     Ok(())
 }
 
-fn read_bytes(bpe: &BPE, added: &[AddedToken]) -> Result<TokenBytes, TextError> {
+fn read_bytes(model: &BpeModel<'_>, added: &[AddedToken]) -> Result<TokenBytes, TextError> {
     let mut tokens: Vec<(u32, Vec<u8>)> =
         added.iter().map(|token| (token.id, token.content.clone().into_bytes())).collect();
-    for (name, id) in bpe.get_vocab() {
+    for (Name(name), &id) in &model.vocab {
         check_id(id, || format!("model.vocab[{name:?}]"))?;
         // A name that is not written in the alphabet cannot be reached by encoding; it is shown as it is.
         let bytes = name
             .chars()
             .map(byte_of)
             .collect::<Option<Vec<u8>>>()
-            .unwrap_or_else(|| name.clone().into_bytes());
+            .unwrap_or_else(|| name.as_bytes().to_vec());
         tokens.push((id, bytes));
     }
     let table = TokenBytes::new(tokens);
@@ -143,30 +222,60 @@ fn read_bytes(bpe: &BPE, added: &[AddedToken]) -> Result<TokenBytes, TextError> 
     }
 }
 
-/// The fast way where normaliser and pre-tokenizer are those of the Qwen family, otherwise the library's.
-fn read_encoder(bpe: BPE, normalizer: Value, pre_tokenizer: Value) -> Result<Encoder, TextError> {
-    if normalizer.get("type").and_then(Value::as_str) == Some("NFC")
-        && let Some(pieces) = known_pieces(&pre_tokenizer)
-    {
-        return Ok(Encoder::Pieces { bpe: Box::new(bpe), pieces });
+fn read_merges(model: &BpeModel<'_>, bytes: &TokenBytes) -> Result<Merges, TextError> {
+    let mut of_byte = [0; 256];
+    for byte in 0..=255u8 {
+        of_byte[usize::from(byte)] = bytes.byte_token(byte).unwrap_or_default();
     }
-    let normalizer: Option<NormalizerWrapper> =
-        serde_json::from_value(normalizer).map_err(|e| TextError::Json(format!("normalizer: {e}")))?;
-    let pre_tokenizer: Option<PreTokenizerWrapper> =
-        serde_json::from_value(pre_tokenizer).map_err(|e| TextError::Json(format!("pre_tokenizer: {e}")))?;
-    let mut library = tokenizers::Tokenizer::new(ModelWrapper::BPE(bpe));
-    library.with_normalizer(normalizer).map_err(|e| TextError::Json(format!("normalizer: {e}")))?;
-    library.with_pre_tokenizer(pre_tokenizer);
-    Ok(Encoder::Library(Box::new(library)))
+    let id = |i: usize, name: &str| {
+        model.vocab.get(name).copied().ok_or_else(|| {
+            unsupported(
+                &format!("model.merges[{i}]"),
+                format!("about {name:?}"),
+                "names that model.vocab has",
+            )
+        })
+    };
+    let mut merges = Vec::with_capacity(model.merges.len());
+    let mut joined = String::new();
+    for (i, entry) in model.merges.iter().enumerate() {
+        let (left, right) = entry
+            .names()
+            .ok_or_else(|| unsupported(&format!("model.merges[{i}]"), "one name".into(), "two names"))?;
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        merges.push((id(i, left)?, id(i, right)?, id(i, &joined)?));
+    }
+    Ok(Merges::new(of_byte, bytes.lengths(), merges.into_iter()))
 }
 
-/// A split by a known expression, then bytes to characters and nothing else.
-fn known_pieces(pre_tokenizer: &Value) -> Option<Pieces> {
+/// The library's tokenizer over the same model, without added tokens.
+fn read_library(
+    model: &RawValue,
+    normalizer: Value,
+    pre_tokenizer: Value,
+) -> Result<tokenizers::Tokenizer, TextError> {
+    let wrong = |field: &str, e: &dyn std::fmt::Display| TextError::Json(format!("{field}: {e}"));
+    let bpe: BPE = serde_json::from_str(model.get()).map_err(|e| wrong("model", &e))?;
+    let normalizer: Option<NormalizerWrapper> =
+        serde_json::from_value(normalizer).map_err(|e| wrong("normalizer", &e))?;
+    let pre_tokenizer: Option<PreTokenizerWrapper> =
+        serde_json::from_value(pre_tokenizer).map_err(|e| wrong("pre_tokenizer", &e))?;
+    let mut library = tokenizers::Tokenizer::new(ModelWrapper::BPE(bpe));
+    library.with_normalizer(normalizer).map_err(|e| wrong("normalizer", &e))?;
+    library.with_pre_tokenizer(pre_tokenizer);
+    Ok(library)
+}
+
+/// Normal form C, a split by a known expression, then bytes to characters and nothing else.
+fn known_pieces(normalizer: &Value, pre_tokenizer: &Value) -> Option<Pieces> {
     let [split, level] = &pre_tokenizer.get("pretokenizers")?.as_array()?[..] else {
         return None;
     };
     let is = |value: &Value, key: &str, wanted: Value| value.get(key) == Some(&wanted);
-    let plain = is(split, "type", "Split".into())
+    let plain = is(normalizer, "type", "NFC".into())
+        && is(split, "type", "Split".into())
         && is(split, "behavior", "Isolated".into())
         && is(split, "invert", false.into())
         && is(level, "type", "ByteLevel".into())

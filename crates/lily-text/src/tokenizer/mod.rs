@@ -1,23 +1,24 @@
 //! Byte-level BPE as `tokenizer.json` describes it: text to ids, and ids to the exact bytes they stand for.
 //!
-//! The merges are done by the `tokenizers` crate. What is done here instead is what it does slowly or not at all:
-//! keeping users' text apart from added tokens, normalising and cutting text without keeping offsets, and encoding each
-//! distinct piece of a text once.
+//! The vocabularies of the Qwen family are encoded by [`pieces`] and [`merges`]: text is normalised and cut without
+//! keeping offsets, and each distinct piece of a text is merged once. Anything else that the `tokenizers` crate can do is
+//! left to it, and the tests hold the two against each other. Added tokens are found here in both cases, so that
+//! users' text is kept apart from them.
 
 mod bytes;
 mod file;
+mod merges;
 mod pieces;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use aho_corasick::AhoCorasick;
-use tokenizers::Model as _;
-use tokenizers::models::bpe::BPE;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::error::TextError;
 use bytes::TokenBytes;
+use merges::Merges;
 use pieces::Pieces;
 
 /// A token outside the merges: a marker with an id of its own.
@@ -42,7 +43,7 @@ pub struct Tokenizer {
 /// How text without added tokens becomes ids.
 enum Encoder {
     /// Normal form C, a known expression, merges.
-    Pieces { bpe: Box<BPE>, pieces: Pieces },
+    Pieces { pieces: Pieces, merges: Box<Merges> },
     /// Anything else that the library can do, at the library's speed.
     Library(Box<tokenizers::Tokenizer>),
 }
@@ -174,7 +175,7 @@ impl Tokenizer {
 
     fn append_text(&self, text: &str, ids: &mut Vec<u32>) {
         match &self.encoder {
-            Encoder::Pieces { bpe, pieces } => self.append_pieces(bpe, pieces.cut(&nfc(text)), ids),
+            Encoder::Pieces { pieces, merges } => append_pieces(pieces.cut(&nfc(text)), merges, ids),
             Encoder::Library(library) => match library.encode_fast(text, false) {
                 Ok(encoding) => ids.extend_from_slice(encoding.get_ids()),
                 Err(_) => self.append_bytes(text, ids),
@@ -182,29 +183,24 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes every distinct piece once. The memory of what was seen lasts for one text only: it needs no lock, cannot
-    /// grow without bound, and a text long enough to be slow repeats its words.
-    fn append_pieces<'t>(&self, bpe: &BPE, pieces: impl Iterator<Item = &'t str>, ids: &mut Vec<u32>) {
-        let mut seen: HashMap<&'t str, (usize, usize)> = HashMap::new();
-        let mut mapped = String::new();
-        for piece in pieces {
-            if let Some(&(start, end)) = seen.get(piece) {
-                ids.extend_from_within(start..end);
-                continue;
-            }
-            let start = ids.len();
-            bytes::map_into(piece, &mut mapped);
-            match bpe.tokenize(&mapped) {
-                Ok(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
-                Err(_) => self.append_bytes(piece, ids),
-            }
-            seen.insert(piece, (start, ids.len()));
-        }
-    }
-
     /// One token a byte: the last resort, so that text is never lost.
     fn append_bytes(&self, text: &str, ids: &mut Vec<u32>) {
         ids.extend(text.bytes().filter_map(|byte| self.byte_token(byte)));
+    }
+}
+
+/// Encodes every distinct piece once. The memory of what was seen lasts for one text only: it needs no lock, cannot grow
+/// without bound, and a text long enough to be slow repeats its words.
+fn append_pieces<'t>(pieces: impl Iterator<Item = &'t str>, merges: &Merges, ids: &mut Vec<u32>) {
+    let mut seen: HashMap<&'t str, (usize, usize)> = HashMap::new();
+    for piece in pieces {
+        let start = ids.len();
+        if let Some(&(from, to)) = seen.get(piece) {
+            ids.extend_from_within(from..to);
+            continue;
+        }
+        merges.encode(piece.as_bytes(), ids);
+        seen.insert(piece, (start, ids.len()));
     }
 }
 
