@@ -1,18 +1,21 @@
 //! The fixtures against the oracle (transformers in float32): logits within 2e-5 of the largest, top-1 equal at every
-//! stored position, recurrent states within 1e-5, greedy continuations equal. Two other implementations stay within
-//! 1e-5, so a larger difference is a bug.
+//! stored position, recurrent states within 5e-6 and conv states within 1e-5, greedy continuations equal. Two other
+//! implementations stay within 1e-5 of the largest logit, so a larger difference is a bug.
 
 mod support;
 
-use lily_cpu::Isa;
+use lily_cpu::{CpuDevice, Isa};
 use lily_model::device::StatePart;
-use lily_model::{Forward, LayerKind, LogitRows};
+use lily_model::{Forward, Geometry, LayerKind, LogitRows, Runner, SequenceId};
 use support::*;
 
 /// Of the largest |logit|.
 const LOGITS: f32 = 2e-5;
-/// Absolute; states are of the order of one.
-const STATES: f32 = 1e-5;
+/// Absolute; S is of the order of one. The oracle itself is up to 3.4e-6 from f64.
+const STATES: f32 = 5e-6;
+/// Absolute; raw qkv rows reach 4. The oracle itself is up to 7.8e-6 from f64 (layer 5 of micro/p0300), this device
+/// 3.1e-6.
+const CONV: f32 = 1e-5;
 
 fn check_logits(name: &str, golden: &Golden, rows: &[Vec<f32>], vocab: usize) -> f32 {
     let (want, positions) = (golden.f32("logits"), golden.ids("positions"));
@@ -25,6 +28,32 @@ fn check_logits(name: &str, golden: &Golden, rows: &[Vec<f32>], vocab: usize) ->
     }
     assert!(off <= LOGITS, "{name}: {off:e} of the largest logit");
     off
+}
+
+fn check_states(
+    name: &str,
+    golden: &Golden,
+    runner: &Runner<CpuDevice>,
+    sequence: SequenceId,
+    g: &Geometry,
+) -> String {
+    let kept = golden.ids("gdn_state_rows");
+    let (mut worst_state, mut worst_conv) = (0.0f32, 0.0f32);
+    for layer in (0..g.layers.len()).filter(|l| g.layers[*l] == LayerKind::Delta) {
+        let state = runner.state(sequence, StatePart::Delta { layer }).unwrap();
+        let (dv, dk) = (g.delta.value_dim, g.delta.key_dim);
+        let row = |h: usize, r: &u32| &state[(h * dv + *r as usize) * dk..][..dk];
+        let got: Vec<f32> = (0..g.delta.value_heads)
+            .flat_map(|h| kept.iter().flat_map(move |r| row(h, r)))
+            .copied()
+            .collect();
+        worst_state = worst_state.max(worst(&got, &golden.f32(&format!("gdn_state.{layer}"))));
+        let conv = runner.state(sequence, StatePart::Conv { layer }).unwrap();
+        worst_conv = worst_conv.max(worst(&conv, &golden.f32(&format!("conv_state.{layer}"))));
+    }
+    let states = format!("S off by {worst_state:.1e}, conv state by {worst_conv:.1e}");
+    assert!(worst_state <= STATES && worst_conv <= CONV, "{name}: {states}");
+    states
 }
 
 #[test]
@@ -44,24 +73,8 @@ fn logits_and_states_for_every_chunk_size() {
                 let sequence = runner.open().unwrap();
                 let rows = all_logits(&mut runner, sequence, &tokens, chunk, decode_from);
                 let off = check_logits(&name, &golden, &rows, g.vocab);
-                let kept = golden.ids("gdn_state_rows");
-                let mut worst_state = 0.0f32;
-                for layer in (0..g.layers.len()).filter(|l| g.layers[*l] == LayerKind::Delta) {
-                    let state = runner.state(sequence, StatePart::Delta { layer }).unwrap();
-                    let (dv, dk) = (g.delta.value_dim, g.delta.key_dim);
-                    let row = |h: usize, r: &u32| &state[(h * dv + *r as usize) * dk..][..dk];
-                    let got: Vec<f32> = (0..g.delta.value_heads)
-                        .flat_map(|h| kept.iter().flat_map(move |r| row(h, r)))
-                        .copied()
-                        .collect();
-                    worst_state = worst_state.max(worst(&got, &golden.f32(&format!("gdn_state.{layer}"))));
-                    let conv = runner.state(sequence, StatePart::Conv { layer }).unwrap();
-                    worst_state = worst_state.max(worst(&conv, &golden.f32(&format!("conv_state.{layer}"))));
-                }
-                assert!(worst_state <= STATES, "{name}, chunk {chunk}: states off by {worst_state:e}");
-                println!(
-                    "{name} chunk {chunk} decode from {decode_from}: logits {off:.1e} states {worst_state:.1e}"
-                );
+                let states = check_states(&name, &golden, &runner, sequence, &g);
+                println!("{name} chunk {chunk} decode from {decode_from}: logits {off:.1e}, {states}");
             }
         }
     }
@@ -78,7 +91,8 @@ fn every_instruction_set_meets_the_goldens() {
                 let tokens = golden.ids("tokens");
                 let rows = all_logits(&mut runner, sequence, &tokens, 100, usize::MAX);
                 let off = check_logits(&name, &golden, &rows, model.geometry.vocab);
-                println!("{name} {}: {off:.1e}", isa.name());
+                let states = check_states(&name, &golden, &runner, sequence, &model.geometry);
+                println!("{name} {}: logits {off:.1e}, {states}", isa.name());
             }
         }
     }
