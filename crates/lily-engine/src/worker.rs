@@ -232,7 +232,7 @@ impl Worker {
             if task.remaining() == 0 {
                 return self.end_prompt(at);
             }
-            self.keep(at);
+            self.sessions.keep(task);
         }
         self.live[at].served = self.turns.count();
     }
@@ -240,18 +240,11 @@ impl Worker {
     /// The prompt is done: its last logits give the first token, unless this is a repetition.
     fn end_prompt(&mut self, at: usize) {
         let chosen = if self.live[at].at_front() { self.take_token(at, 0) } else { Ok(None) };
-        self.keep(at);
+        self.sessions.keep(&self.live[at]);
         match chosen {
             Ok(None) => {}
             Ok(Some(reason)) => self.end(at, End::Finished(reason)),
             Err(error) => self.end(at, error.into()),
-        }
-    }
-
-    /// Caches the state that the prefill of a request has reached, unless requests are short of memory already.
-    fn keep(&mut self, at: usize) {
-        if !self.memory_short {
-            self.sessions.keep(&self.live[at]);
         }
     }
 

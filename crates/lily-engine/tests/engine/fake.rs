@@ -53,6 +53,10 @@ pub(crate) struct Controls {
     pub(crate) delay_micros: AtomicUsize,
     /// Decode calls that fail from now on.
     pub(crate) failing_decodes: AtomicUsize,
+    /// Restores that fail from now on.
+    pub(crate) failing_restores: AtomicUsize,
+    /// Tokens less than [`CONTEXT`] that a sequence takes.
+    pub(crate) context_less: AtomicUsize,
     /// Calls that may still pass; `None` lets all pass.
     gate: Mutex<Option<usize>>,
     opened: Condvar,
@@ -114,6 +118,28 @@ pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_micros(500));
     }
     panic!("waited 10 s for {what}");
+}
+
+fn take_one(count: &AtomicUsize) -> bool {
+    count.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+/// A test's hold on the controls. A test that fails with the gate closed must not leave the engine's thread there, for
+/// which the engine's drop would wait for ever.
+pub(crate) struct Handle(pub(crate) Arc<Controls>);
+
+impl std::ops::Deref for Handle {
+    type Target = Controls;
+
+    fn deref(&self) -> &Controls {
+        &self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.open_gate();
+    }
 }
 
 /// A page of KV; counted while anyone holds it.
@@ -194,8 +220,9 @@ impl Fake {
 
     fn grow(&mut self, id: SequenceId, more: usize) -> Result<&mut State, DeviceError> {
         let state = self.sequences.get(&id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
-        if state.length + more > CONTEXT {
-            return Err(DeviceError::ContextFull { length: state.length, more, context: CONTEXT });
+        let context = CONTEXT - self.controls.context_less.load(SeqCst);
+        if state.length + more > context {
+            return Err(DeviceError::ContextFull { length: state.length, more, context });
         }
         let (keep, new) = Self::pages_needed(state, more);
         self.room("KV pages", new * PAGE_BYTES)?;
@@ -253,6 +280,9 @@ impl Forward for Fake {
     }
 
     fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        if take_one(&self.controls.failing_restores) {
+            return Err(DeviceError::Failed("a restore was asked to".into()));
+        }
         let state =
             self.snapshots.get(&snapshot).ok_or_else(|| DeviceError::Unknown("no snapshot".into()))?.clone();
         self.room("a sequence", COPY_BYTES)?;
@@ -304,14 +334,17 @@ impl Forward for Fake {
         assert!(!rows.is_empty() && rows.len() <= ROWS);
         self.controls.pass_gate();
         self.controls.calls.lock().unwrap().push(Call::Decode(rows.len()));
-        let failing = &self.controls.failing_decodes;
-        if failing.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+        if take_one(&self.controls.failing_decodes) {
             return Err(DeviceError::Failed("a decode was asked to".into()));
         }
         // Nothing may change where one row has no room.
         let mut need = 0;
+        let context = CONTEXT - self.controls.context_less.load(SeqCst);
         for (id, _) in rows {
             let state = self.sequences.get(id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
+            if state.length == context {
+                return Err(DeviceError::ContextFull { length: context, more: 1, context });
+            }
             need += Self::pages_needed(state, 1).1;
         }
         self.room("KV pages", need * PAGE_BYTES)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use lily_engine::EngineConfig;
-use lily_protocol::{Engine, SubmitError};
+use lily_protocol::{Engine, FinishReason, SubmitError};
 
 use crate::fake::*;
 use crate::helpers::*;
@@ -42,6 +42,31 @@ fn a_failed_decode_fails_its_rows_only() {
         }
     }
     assert_eq!(controls.sequences.load(SeqCst), 0);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_restored_is_dropped_and_computed_again() {
+    let (engine, controls) = engine(config());
+    let asked = request(text(20, 60), 5);
+    check(&engine, &asked);
+    assert_eq!(controls.snapshots.load(SeqCst), 2);
+    controls.failing_restores.store(1, SeqCst);
+    assert_eq!(check(&engine, &asked).usage().cached_tokens, 32, "the next shorter one serves");
+    controls.failing_restores.store(9, SeqCst);
+    assert_eq!(check(&engine, &asked).usage().cached_tokens, 0);
+    controls.failing_restores.store(0, SeqCst);
+    assert_eq!(check(&engine, &asked).usage().cached_tokens, 48);
+}
+
+#[test]
+fn a_smaller_window_of_the_device_ends_an_answer() {
+    let (engine, controls) = engine(config());
+    controls.context_less.store(CONTEXT - 50, SeqCst);
+    let answer = run(&engine, &request(text(20, 40), 30));
+    assert!(matches!(answer.end, Some(Ok((FinishReason::Length, _)))), "{:?}", answer.end);
+    assert_eq!(answer.tokens, expected(&request(text(20, 40), 11)).0);
+    let answer = run(&engine, &request(text(20, 60), 30));
+    assert!(answer.failure().contains("do not fit its context of 50"), "{}", answer.failure());
 }
 
 #[test]
@@ -154,5 +179,5 @@ fn dropping_the_engine_ends_its_thread() {
     let generation = engine.submit(request(text(20, 900), 100)).unwrap();
     drop(engine);
     assert_eq!(read(generation).failure(), "the engine is shutting down");
-    assert_eq!(Arc::strong_count(&controls), 1, "the model is freed");
+    assert_eq!(Arc::strong_count(&controls.0), 1, "the model is freed");
 }

@@ -25,9 +25,9 @@ pub(crate) fn config() -> EngineConfig {
 }
 
 /// An engine over the fake.
-pub(crate) fn engine(config: EngineConfig) -> (LocalEngine, Arc<Controls>) {
+pub(crate) fn engine(config: EngineConfig) -> (LocalEngine, Handle) {
     let controls = Arc::new(Controls::default());
-    (start(config, Box::new(Fake::new(controls.clone()))).unwrap(), controls)
+    (start(config, Box::new(Fake::new(controls.clone()))).unwrap(), Handle(controls))
 }
 
 pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest {

@@ -41,6 +41,22 @@ fn a_request_waits_until_another_has_freed_its_memory() {
 }
 
 #[test]
+fn a_prompt_that_stalled_goes_on_where_it_was() {
+    let (engine, controls) = engine(EngineConfig { cache_memory: 0, ..config() });
+    // Two states, the three pages of the first request, six of the second one's thirteen.
+    controls.limit_bytes.store(2 * COPY_BYTES + 9 * PAGE_BYTES, SeqCst);
+    let requests = [request(text(20, 17), 7), request(text(21, 100), 3)];
+    controls.allow(2);
+    let first = engine.submit(requests[0].clone()).unwrap();
+    controls.wait_for_arrivals(3);
+    let second = engine.submit(requests[1].clone()).unwrap();
+    controls.open_gate();
+    assert_same(&read(first), &requests[0]);
+    assert_same(&read(second), &requests[1]);
+    assert_eq!(controls.prefilled_tokens(), 117, "nothing was computed twice");
+}
+
+#[test]
 fn answers_that_outgrow_the_memory_are_repeated_and_do_not_change() {
     let (engine, controls) = engine(EngineConfig { cache_memory: 0, ..config() });
     // All four start; none could finish beside the others.

@@ -112,6 +112,48 @@ fn a_cancelled_request_stops_between_chunks() {
 }
 
 #[test]
+fn a_cancelled_request_stops_between_the_pieces_of_a_turn() {
+    let (engine, controls) = engine(config());
+    controls.allow(1);
+    let generation = engine.submit(request([9, TURN_END].repeat(7), 5)).unwrap();
+    controls.wait_for_arrivals(2);
+    drop(generation);
+    controls.open_gate();
+    wait_until("the sequence to be freed", || controls.sequences.load(SeqCst) == 0);
+    assert_eq!(*controls.calls.lock().unwrap(), [Call::Prefill(9, 2), Call::Prefill(9, 2)]);
+}
+
+#[test]
+fn a_cancelled_request_is_left_out_of_the_next_batch_of_the_same_step() {
+    let (engine, controls) = engine(config());
+    controls.allow(0);
+    let mut generations: Vec<_> =
+        (0..4).map(|i| engine.submit(request(text(20 + i, 10), 30)).unwrap()).collect();
+    // Four prompts, and decode steps of 1, 2, 3 rows between them; then a batch of three, before one of the fourth.
+    controls.allow(7);
+    controls.wait_for_arrivals(8);
+    drop(generations.pop());
+    controls.open_gate();
+    generations.into_iter().for_each(|generation| assert_eq!(read(generation).tokens.len(), 30));
+    let calls = controls.calls.lock().unwrap();
+    assert_eq!(calls[7..9], [Call::Decode(3), Call::Decode(3)]);
+}
+
+#[test]
+fn answers_that_end_in_the_same_step_all_end() {
+    let (engine, controls) = engine(config());
+    controls.allow(0);
+    // Each starts one token later than the one before it.
+    let requests: Vec<_> = (0..3).map(|i| request(text(20 + i, 10), 30 - i as usize)).collect();
+    let generations: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    controls.open_gate();
+    for (generation, request) in generations.into_iter().zip(&requests) {
+        assert_same(&read(generation), request);
+    }
+    assert_eq!(controls.calls.lock().unwrap().last(), Some(&Call::Decode(3)));
+}
+
+#[test]
 fn a_cancelled_request_stops_between_tokens() {
     let (engine, controls) = engine(config());
     controls.allow(3);
