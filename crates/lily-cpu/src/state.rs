@@ -40,7 +40,7 @@ impl<'a> PageTable<'a> {
         unsafe { std::slice::from_raw_parts(self.pages[page].add(start), tokens * self.head_dim) }
     }
 
-    /// Where the token at `position` of head `head` is written: [head_dim].
+    /// Where the token at `position` of head `head` is written: `[head_dim]`.
     ///
     /// # Safety
     /// Nobody else touches it while the slice lives, and the page is not shared (`State::reserve`).

@@ -36,7 +36,7 @@ impl QuantFormat {
         ((low | high << 8) >> (bit % 8)) & ((1 << self.bits) - 1)
     }
 
-    /// Row `row` of a packed matrix [rows, cols] with its scales and biases: scale * q + bias. The product is exact, and
+    /// Row `row` of a packed matrix `[rows, cols]` with its scales and biases: scale * q + bias. The product is exact, and
     /// the sum is rounded to f64 only; a device rounds it to f32.
     pub fn dequantize_row(
         self,

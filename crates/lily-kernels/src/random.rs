@@ -41,7 +41,7 @@ impl Random {
             .collect()
     }
 
-    /// A random quantized matrix [rows, cols]: packed values, scales and biases (bf16), weights of about
+    /// A random quantized matrix `[rows, cols]`: packed values, scales and biases (bf16), weights of about
     /// `1 / sqrt(cols)`, scales of both signs.
     pub fn quantized(&mut self, rows: usize, cols: usize, format: QuantFormat) -> QuantizedBytes {
         let weight = (0..rows * format.row_bytes(cols)).map(|_| self.next_u64() as u8).collect();

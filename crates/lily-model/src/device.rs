@@ -8,21 +8,21 @@ use crate::{DeviceError, SequenceId, SnapshotId};
 pub struct Batch<'a> {
     /// The sequence of each slot.
     pub sequences: &'a [SequenceId],
-    /// Token ids, [slots * rows].
+    /// Token ids, `[slots * rows]`.
     pub tokens: &'a [u32],
-    /// Their positions, [slots * rows].
+    /// Their positions, `[slots * rows]`.
     pub positions: &'a [u32],
 }
 
 /// A part of a sequence's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// S of a Gated DeltaNet layer, [value_heads, value_dim, key_dim].
+    /// S of a Gated DeltaNet layer, `[value_heads, value_dim, key_dim]`.
     Delta {
         /// The layer.
         layer: usize,
     },
-    /// The last raw qkv rows of a Gated DeltaNet layer, [conv_taps - 1, channels].
+    /// The last raw qkv rows of a Gated DeltaNet layer, `[conv_taps - 1, channels]`.
     Conv {
         /// The layer.
         layer: usize,
@@ -61,7 +61,7 @@ pub trait Device: Send {
     /// Runs a plan. On an error the states of the batch's sequences are undefined.
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError>;
 
-    /// Row `row` of the logits of the last run, [vocab].
+    /// Row `row` of the logits of the last run, `[vocab]`.
     fn logits(&self, row: usize) -> &[f32];
 
     /// A copy of a part of a sequence's state, for tests and tools.

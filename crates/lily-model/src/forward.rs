@@ -99,7 +99,7 @@ pub trait Forward: Send {
     /// Appends one token to each of 1 to `max_decode_rows` different sequences; makes the logits of every row.
     fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError>;
 
-    /// Logits of row `row` of the last `prefill` or `decode`, [vocab]; valid until the next call. Row 0 is the only row
+    /// Logits of row `row` of the last `prefill` or `decode`, `[vocab]`; valid until the next call. Row 0 is the only row
     /// after [`LogitRows::Last`].
     fn logits(&self, row: usize) -> &[f32];
 }

@@ -3,13 +3,13 @@
 /// Every size of a Qwen3.6-architecture model (names as in `config.json`, `text_config`, in brackets).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Geometry {
-    /// Width of the residual stream [`hidden_size`].
+    /// Width of the residual stream (`hidden_size`).
     pub hidden: usize,
-    /// The mixer of each layer, in order [`layer_types`].
+    /// The mixer of each layer, in order (`layer_types`).
     pub layers: Vec<LayerKind>,
-    /// Rows of embedding and lm_head, padding included [`vocab_size`].
+    /// Rows of embedding and lm_head, padding included (`vocab_size`).
     pub vocab: usize,
-    /// Epsilon of every RMSNorm [`rms_norm_eps`].
+    /// Epsilon of every RMSNorm (`rms_norm_eps`).
     pub rms_eps: f32,
     /// Sizes of the attention layers.
     pub attention: AttentionGeometry,
@@ -17,46 +17,46 @@ pub struct Geometry {
     pub delta: DeltaGeometry,
     /// Sizes of the mixture of experts.
     pub moe: MoeGeometry,
-    /// The longest context the model was made for, in tokens [`max_position_embeddings`].
+    /// The longest context the model was made for, in tokens (`max_position_embeddings`).
     pub max_context: usize,
 }
 
 /// What mixes tokens in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
-    /// Gated DeltaNet [`linear_attention`].
+    /// Gated DeltaNet (`linear_attention`).
     Delta,
-    /// Gated softmax attention over the whole context [`full_attention`].
+    /// Gated softmax attention over the whole context (`full_attention`).
     Attention,
 }
 
 /// Sizes of an attention layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionGeometry {
-    /// [`num_attention_heads`]; a multiple of `kv_heads`.
+    /// (`num_attention_heads`); a multiple of `kv_heads`.
     pub query_heads: usize,
-    /// [`num_key_value_heads`]; query head h reads KV head h / (query_heads / kv_heads).
+    /// (`num_key_value_heads`); query head h reads KV head h / (query_heads / kv_heads).
     pub kv_heads: usize,
-    /// [`head_dim`].
+    /// (`head_dim`).
     pub head_dim: usize,
-    /// Leading dimensions of a head that RoPE turns [`head_dim * partial_rotary_factor`]; even.
+    /// Leading dimensions of a head that RoPE turns (`head_dim * partial_rotary_factor`); even.
     pub rotary_dim: usize,
-    /// Base of the rotary frequencies [`rope_theta`].
+    /// Base of the rotary frequencies (`rope_theta`).
     pub rope_theta: f64,
 }
 
 /// Sizes of a Gated DeltaNet layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaGeometry {
-    /// [`linear_num_key_heads`].
+    /// (`linear_num_key_heads`).
     pub key_heads: usize,
-    /// [`linear_num_value_heads`], a multiple of `key_heads`; value head h uses key head h / (value_heads / key_heads).
+    /// (`linear_num_value_heads`), a multiple of `key_heads`; value head h uses key head h / (value_heads / key_heads).
     pub value_heads: usize,
-    /// [`linear_key_head_dim`].
+    /// (`linear_key_head_dim`).
     pub key_dim: usize,
-    /// [`linear_value_head_dim`].
+    /// (`linear_value_head_dim`).
     pub value_dim: usize,
-    /// Taps of the causal depthwise convolution [`linear_conv_kernel_dim`].
+    /// Taps of the causal depthwise convolution (`linear_conv_kernel_dim`).
     pub conv_taps: usize,
 }
 
@@ -71,12 +71,12 @@ impl DeltaGeometry {
         self.value_heads * self.value_dim
     }
 
-    /// f32 values of one layer's state S, [value_heads, value_dim, key_dim].
+    /// f32 values of one layer's state S, `[value_heads, value_dim, key_dim]`.
     pub fn state_len(&self) -> usize {
         self.value_heads * self.value_dim * self.key_dim
     }
 
-    /// f32 values of one layer's conv state, [conv_taps - 1, channels].
+    /// f32 values of one layer's conv state, `[conv_taps - 1, channels]`.
     pub fn conv_state_len(&self) -> usize {
         (self.conv_taps - 1) * self.channels()
     }
@@ -85,13 +85,13 @@ impl DeltaGeometry {
 /// Sizes of the mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoeGeometry {
-    /// [`num_experts`].
+    /// (`num_experts`).
     pub experts: usize,
-    /// Experts that each token uses [`num_experts_per_tok`].
+    /// Experts that each token uses (`num_experts_per_tok`).
     pub top_k: usize,
-    /// Width of an expert [`moe_intermediate_size`].
+    /// Width of an expert (`moe_intermediate_size`).
     pub expert_width: usize,
-    /// Width of the shared expert [`shared_expert_intermediate_size`].
+    /// Width of the shared expert (`shared_expert_intermediate_size`).
     pub shared_width: usize,
 }
 

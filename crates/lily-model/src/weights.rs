@@ -7,14 +7,14 @@ pub struct TensorId(pub u32);
 /// An affine-quantized matrix, or a stack of `experts` of them: w = scale * q + bias per group along the input.
 ///
 /// `weight` is a little-endian bit stream of `bits`-bit values per row (element 0 in the low bits of byte 0), so a row
-/// takes `cols * bits / 8` bytes; `scales` and `biases` are bf16 [experts, rows, cols / group].
+/// takes `cols * bits / 8` bytes; `scales` and `biases` are bf16 `[experts, rows, cols / group]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantizedMatrix {
-    /// Packed values, u32 [experts, rows, cols * bits / 32].
+    /// Packed values, u32 `[experts, rows, cols * bits / 32]`.
     pub weight: TensorId,
-    /// bf16 [experts, rows, cols / group].
+    /// bf16 `[experts, rows, cols / group]`.
     pub scales: TensorId,
-    /// bf16 [experts, rows, cols / group].
+    /// bf16 `[experts, rows, cols / group]`.
     pub biases: TensorId,
     /// 1 for an ordinary matrix.
     pub experts: usize,
@@ -54,11 +54,11 @@ pub struct PlainTensor {
 /// All tensors of a model.
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// [vocab, hidden].
+    /// `[vocab, hidden]`.
     pub embed: QuantizedMatrix,
-    /// [vocab, hidden]; the embedding itself where the config ties them.
+    /// `[vocab, hidden]`; the embedding itself where the config ties them.
     pub lm_head: QuantizedMatrix,
-    /// [hidden].
+    /// `[hidden]`.
     pub final_norm: PlainTensor,
     /// In order.
     pub layers: Vec<LayerWeights>,
@@ -67,9 +67,9 @@ pub struct Weights {
 /// The tensors of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights {
-    /// Before the mixer, [hidden].
+    /// Before the mixer, `[hidden]`.
     pub input_norm: PlainTensor,
-    /// Before the experts, [hidden].
+    /// Before the experts, `[hidden]`.
     pub post_norm: PlainTensor,
     /// DeltaNet or attention.
     pub mixer: MixerWeights,
@@ -89,60 +89,60 @@ pub enum MixerWeights {
 /// Tensors of a Gated DeltaNet layer.
 #[derive(Clone, Debug)]
 pub struct DeltaWeights {
-    /// [channels, hidden]: q, then k, then v.
+    /// `[channels, hidden]`: q, then k, then v.
     pub qkv: QuantizedMatrix,
-    /// [value_width, hidden].
+    /// `[value_width, hidden]`.
     pub z: QuantizedMatrix,
-    /// [value_heads, hidden].
+    /// `[value_heads, hidden]`.
     pub a: QuantizedMatrix,
-    /// [value_heads, hidden].
+    /// `[value_heads, hidden]`.
     pub b: QuantizedMatrix,
-    /// [channels, conv_taps, 1].
+    /// `[channels, conv_taps, 1]`.
     pub conv: PlainTensor,
-    /// [value_heads].
+    /// `[value_heads]`.
     pub a_log: PlainTensor,
-    /// [value_heads].
+    /// `[value_heads]`.
     pub dt_bias: PlainTensor,
-    /// [value_dim].
+    /// `[value_dim]`.
     pub norm: PlainTensor,
-    /// [hidden, value_width].
+    /// `[hidden, value_width]`.
     pub out: QuantizedMatrix,
 }
 
 /// Tensors of an attention layer.
 #[derive(Clone, Debug)]
 pub struct AttentionWeights {
-    /// [query_heads * 2 * head_dim, hidden]: of each head first q, then the gate.
+    /// `[query_heads * 2 * head_dim, hidden]`: of each head first q, then the gate.
     pub q: QuantizedMatrix,
-    /// [kv_heads * head_dim, hidden].
+    /// `[kv_heads * head_dim, hidden]`.
     pub k: QuantizedMatrix,
-    /// [kv_heads * head_dim, hidden].
+    /// `[kv_heads * head_dim, hidden]`.
     pub v: QuantizedMatrix,
-    /// [hidden, query_heads * head_dim].
+    /// `[hidden, query_heads * head_dim]`.
     pub o: QuantizedMatrix,
-    /// [head_dim].
+    /// `[head_dim]`.
     pub q_norm: PlainTensor,
-    /// [head_dim].
+    /// `[head_dim]`.
     pub k_norm: PlainTensor,
 }
 
 /// Tensors of a mixture of experts.
 #[derive(Clone, Debug)]
 pub struct MoeWeights {
-    /// [experts, hidden].
+    /// `[experts, hidden]`.
     pub router: QuantizedMatrix,
-    /// A stack of [expert_width, hidden].
+    /// A stack of `[expert_width, hidden]`.
     pub gate: QuantizedMatrix,
-    /// A stack of [expert_width, hidden].
+    /// A stack of `[expert_width, hidden]`.
     pub up: QuantizedMatrix,
-    /// A stack of [hidden, expert_width].
+    /// A stack of `[hidden, expert_width]`.
     pub down: QuantizedMatrix,
-    /// [shared_width, hidden].
+    /// `[shared_width, hidden]`.
     pub shared_gate_proj: QuantizedMatrix,
-    /// [shared_width, hidden].
+    /// `[shared_width, hidden]`.
     pub shared_up: QuantizedMatrix,
-    /// [hidden, shared_width].
+    /// `[hidden, shared_width]`.
     pub shared_down: QuantizedMatrix,
-    /// [1, hidden]: the scalar that scales the shared expert, before its sigmoid.
+    /// `[1, hidden]`: the scalar that scales the shared expert, before its sigmoid.
     pub shared_gate: QuantizedMatrix,
 }

@@ -1,1 +1,33 @@
-fn main() {}
+//! `lily`: the command line. It wires a model, a device, the engine, the text side and the server together, and knows
+//! what people type and read; everything else is in the other crates.
+
+mod answer;
+mod cli;
+mod commands;
+mod interrupt;
+mod setup;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Command::Run(flags) => commands::run::run(flags),
+        Command::Chat(flags) => commands::chat::run(flags),
+        Command::Serve(flags) => commands::serve::run(flags),
+        Command::Inspect(flags) => commands::inspect::run(flags),
+        Command::Doctor(flags) => commands::doctor::run(flags),
+        Command::Logits(flags) => commands::logits::run(flags),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) if commands::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lily: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -84,7 +84,7 @@ pub(super) fn prep(k: &AttentionPrep, random: &mut Random, worst: &mut Worst) {
     });
 }
 
-/// A row's bound, given what its keys and values are: [head_dim] for each query head.
+/// A row's bound, given what its keys and values are: `[head_dim]` for each query head.
 ///
 /// A weight's relative error is the error of its score, plus that of e^x, of the fades between blocks, and of
 /// score - max (rounded once, up to the spread). Such errors move a weighted mean by twice themselves at most; its two

@@ -22,9 +22,9 @@ pub(crate) struct Heads<'a> {
     /// [heads, head_dim].
     pub(crate) q: &'a [f32],
     pub(crate) head_dim: usize,
-    /// The largest score so far, [heads]; starts at -infinity.
+    /// The largest score so far, `[heads]`; starts at -infinity.
     pub(crate) max: &'a mut [f32],
-    /// Sum of exp(score - max), [heads].
+    /// Sum of exp(score - max), `[heads]`.
     pub(crate) sum: &'a mut [f32],
     /// Sum of exp(score - max) * value, [heads, head_dim].
     pub(crate) mix: &'a mut [f32],
@@ -153,7 +153,7 @@ fn add_values<S: Simd>(weights: &[f32], values: &[f32], mix: &mut [f32]) {
     }
 }
 
-/// out[h] = mix[h] / sum[h] * sigmoid(gates[h]); out is [heads, head_dim].
+/// For each head: out = mix / sum * sigmoid(gate); out is [heads, head_dim].
 #[inline(always)]
 pub(crate) fn finish_heads<S: Simd>(heads: &Heads<'_>, gates: &[&[f32]], out: &mut [f32]) {
     let d = heads.head_dim;

@@ -60,7 +60,7 @@ pub(crate) struct RowScan<'a> {
     pub(crate) tokens: usize,
 }
 
-/// Runs one row [key_dim] of a head's state S over all tokens: the row stays in registers where its width is a whole
+/// Runs one row `[key_dim]` of a head's state S over all tokens: the row stays in registers where its width is a whole
 /// number of vectors that fit, and in the first-level cache otherwise.
 #[inline(always)]
 pub(crate) fn scan_row<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {

@@ -4,8 +4,8 @@ use super::AttentionShape;
 use crate::Operand;
 use crate::quant::sigmoid;
 
-/// out[r, i] = softmax(q[r, i] . keys[0 ..= positions[r]] / sqrt(head_dim)) values * sigmoid(gate[r, i]), where query head
-/// i reads KV head i / (query_heads / kv_heads) and the gate is the second half of head i of `qg`.
+/// out[r, i] = softmax(q[r, i] . keys[0 ..= p] / sqrt(head_dim)) values * sigmoid(gate[r, i]), where p is row r's position,
+/// query head i reads KV head i / (query_heads / kv_heads), and the gate is the second half of head i of `qg`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Sizes.
@@ -13,8 +13,8 @@ pub struct Attend {
 }
 
 impl Attend {
-    /// q f32 [n, query_heads, head_dim]; qg f32 [n, query_heads, 2, head_dim]; positions u32 [n]; out f32 [n,
-    /// query_heads, head_dim]; a slot's keys and values f32 [context, kv_heads, head_dim]. n = slots * rows.
+    /// q f32 `[n, query_heads, head_dim]`; qg f32 `[n, query_heads, 2, head_dim]`; positions u32 `[n]`; out f32 [n,
+    /// query_heads, head_dim]; a slot's keys and values f32 `[context, kv_heads, head_dim]`. n = slots * rows.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("q"),
         Operand::read("qg"),
@@ -24,7 +24,7 @@ impl Attend {
         Operand::read("values").per_slot(),
     ];
 
-    /// The definition, in f64, of one row: q and gate [query_heads, head_dim], keys and values of the positions it sees.
+    /// The definition, in f64, of one row: q and gate `[query_heads, head_dim]`, keys and values of the positions it sees.
     pub fn reference_row(&self, q: &[f64], gate: &[f64], keys: &[f64], values: &[f64]) -> Vec<f64> {
         let (d, h, hkv) = (self.shape.head_dim, self.shape.query_heads, self.shape.kv_heads);
         let n = keys.len() / (hkv * d);

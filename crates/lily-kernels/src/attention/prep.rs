@@ -27,8 +27,8 @@ pub struct AttentionPrep {
 }
 
 impl AttentionPrep {
-    /// qg f32 [n, query_heads, 2, head_dim]; k, v f32 [n, kv_heads, head_dim]; q_norm, k_norm [head_dim]; positions u32
-    /// [n]; q f32 [n, query_heads, head_dim]; a slot's keys and values f32 [context, kv_heads, head_dim], of which the
+    /// qg f32 `[n, query_heads, 2, head_dim]`; k, v f32 `[n, kv_heads, head_dim]`; q_norm, k_norm `[head_dim]`; positions u32
+    /// `[n]`; q f32 `[n, query_heads, head_dim]`; a slot's keys and values f32 `[context, kv_heads, head_dim]`, of which the
     /// rows at `positions` are written. n = slots * rows.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("qg"),
@@ -57,7 +57,7 @@ impl AttentionPrep {
         }
     }
 
-    /// The definition, in f64: (q [n, query_heads, head_dim], k [n, kv_heads, head_dim]).
+    /// The definition, in f64: (q `[n, query_heads, head_dim]`, k `[n, kv_heads, head_dim]`).
     pub fn reference(
         &self,
         qg: &[f64],

@@ -22,8 +22,8 @@ pub struct ConvSilu {
 }
 
 impl ConvSilu {
-    /// raw f32 [slots * rows, channels]; w [channels, taps]; out f32 [slots * rows, channels]; a slot's state f32
-    /// [taps - 1, channels].
+    /// raw f32 `[slots * rows, channels]`; w `[channels, taps]`; out f32 `[slots * rows, channels]`; a slot's state f32
+    /// `[taps - 1, channels]`.
     pub const OPERANDS: &'static [Operand] =
         &[Operand::read("raw"), Operand::read("w"), Operand::write("out"), Operand::read("state").per_slot()];
 
@@ -67,7 +67,7 @@ pub struct ConvState {
 }
 
 impl ConvState {
-    /// raw f32 [slots * rows, channels]; a slot's state f32 [taps - 1, channels].
+    /// raw f32 `[slots * rows, channels]`; a slot's state f32 `[taps - 1, channels]`.
     pub const OPERANDS: &'static [Operand] = &[Operand::read("raw"), Operand::update("state").per_slot()];
 
     /// The definition, for one sequence: exact copies, so f32.

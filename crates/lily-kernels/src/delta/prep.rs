@@ -33,21 +33,21 @@ pub const L2_EPS: f32 = 1e-6;
 /// What [`DeltaPrep`] makes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaPrepared {
-    /// [rows, key_heads, key_dim].
+    /// `[rows, key_heads, key_dim]`.
     pub q: Vec<f64>,
-    /// [rows, key_heads, key_dim].
+    /// `[rows, key_heads, key_dim]`.
     pub k: Vec<f64>,
-    /// [rows, key_heads].
+    /// `[rows, key_heads]`.
     pub kappa: Vec<f64>,
-    /// [rows, value_heads].
+    /// `[rows, value_heads]`.
     pub decay: Vec<f64>,
-    /// [rows, value_heads].
+    /// `[rows, value_heads]`.
     pub beta: Vec<f64>,
 }
 
 impl DeltaPrep {
-    /// conv f32 [rows, channels]; a, b f32 [rows, value_heads]; a_log, dt_bias [value_heads]; q, k f32 [rows, key_heads,
-    /// key_dim]; kappa f32 [rows, key_heads]; decay, beta f32 [rows, value_heads].
+    /// conv f32 `[rows, channels]`; a, b f32 `[rows, value_heads]`; a_log, dt_bias `[value_heads]`; q, k f32 [rows, key_heads,
+    /// key_dim]; kappa f32 `[rows, key_heads]`; decay, beta f32 `[rows, value_heads]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("conv"),
         Operand::read("a"),

@@ -3,7 +3,7 @@
 use crate::Operand;
 
 /// For each sequence and value head h (which uses key head h / (value_heads / key_heads)), token after token, with the
-/// state S [value_dim, key_dim]:
+/// state S `[value_dim, key_dim]`:
 ///
 /// S <- g S; delta = beta (v - S k^); S <- S + delta k^T; y = S q^.
 ///
@@ -27,22 +27,22 @@ pub struct DeltaScan {
 /// What one sequence brings to a scan, with n = rows.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanInputs<'a> {
-    /// [n, key_heads, key_dim].
+    /// `[n, key_heads, key_dim]`.
     pub q: &'a [f64],
-    /// [n, key_heads, key_dim].
+    /// `[n, key_heads, key_dim]`.
     pub k: &'a [f64],
-    /// [n, value_heads].
+    /// `[n, value_heads]`.
     pub decay: &'a [f64],
-    /// [n, value_heads].
+    /// `[n, value_heads]`.
     pub beta: &'a [f64],
-    /// Convolved channels, of which v are the last [n, channels].
+    /// Convolved channels, of which v are the last `[n, channels]`.
     pub conv: &'a [f64],
 }
 
 impl DeltaScan {
-    /// q, k f32 [slots * rows, key_heads, key_dim]; kappa f32 [slots * rows, key_heads]; decay, beta f32 [slots * rows,
-    /// value_heads]; conv f32 [slots * rows, channels]; y f32 [slots * rows, value_heads, value_dim]; a slot's state f32
-    /// [value_heads, value_dim, key_dim].
+    /// q, k f32 `[slots * rows, key_heads, key_dim]`; kappa f32 `[slots * rows, key_heads]`; decay, beta f32 [slots * rows,
+    /// value_heads]; conv f32 `[slots * rows, channels]`; y f32 `[slots * rows, value_heads, value_dim]`; a slot's state f32
+    /// `[value_heads, value_dim, key_dim]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("q"),
         Operand::read("k"),

@@ -17,8 +17,8 @@ pub struct Combine {
 }
 
 impl Combine {
-    /// expert_out f32 [rows * top_k, width]; weights f32 [rows, top_k]; shared f32 [rows, width]; shared_gate f32 [rows];
-    /// x f32 [rows, width].
+    /// expert_out f32 `[rows * top_k, width]`; weights f32 `[rows, top_k]`; shared f32 `[rows, width]`; shared_gate f32 `[rows]`;
+    /// x f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("expert_out"),
         Operand::read("weights"),

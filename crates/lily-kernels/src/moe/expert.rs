@@ -39,7 +39,7 @@ pub struct ExpertDown {
     pub format: QuantFormat,
 }
 
-/// Bytes of expert `e` in a stack of quantized matrices [experts, outputs, inputs].
+/// Bytes of expert `e` in a stack of quantized matrices `[experts, outputs, inputs]`.
 fn expert(q: Quantized<'_>, e: u32, outputs: usize, inputs: usize, f: QuantFormat) -> Quantized<'_> {
     let part = |b, bytes| crop(b, e as usize * outputs * bytes, outputs * bytes);
     (part(q.0, f.row_bytes(inputs)), part(q.1, f.scale_bytes(inputs)), part(q.2, f.scale_bytes(inputs)))
@@ -51,7 +51,7 @@ fn crop(bytes: &[u8], at: usize, len: usize) -> &[u8] {
 
 impl ExpertSwiglu {
     /// x f32 [rows, inputs]; offsets, order, active as [`super::Group`] made them; gate and up [experts, outputs,
-    /// inputs]; out f32 [rows * top_k, outputs].
+    /// inputs]; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("x"),
         Operand::read("offsets"),
@@ -66,7 +66,7 @@ impl ExpertSwiglu {
         Operand::write("out"),
     ];
 
-    /// The definition, in f64, from the experts' ids [rows, top_k].
+    /// The definition, in f64, from the experts' ids `[rows, top_k]`.
     pub fn reference(&self, x: &[f64], ids: &[u32], gate: Quantized<'_>, up: Quantized<'_>) -> Vec<f64> {
         let one =
             Swiglu { rows: 1, outputs: self.outputs, inputs: self.inputs, gate: self.gate, up: self.up };
@@ -101,7 +101,7 @@ impl ExpertSwiglu {
 
 impl ExpertDown {
     /// act f32 [rows * top_k, inputs]; offsets, order, active as [`super::Group`] made them; weight, scales, biases
-    /// [experts, outputs, inputs]; out f32 [rows * top_k, outputs].
+    /// `[experts, outputs, inputs]`; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("act"),
         Operand::read("offsets"),
@@ -113,7 +113,7 @@ impl ExpertDown {
         Operand::write("out"),
     ];
 
-    /// The definition, in f64, from the experts' ids [rows, top_k].
+    /// The definition, in f64, from the experts' ids `[rows, top_k]`.
     pub fn reference(&self, act: &[f64], ids: &[u32], down: Quantized<'_>) -> Vec<f64> {
         let (outputs, inputs, format) = (self.outputs, self.inputs, self.format);
         let one = Matmul { rows: 1, outputs, inputs, format, accumulate: false };

@@ -20,16 +20,16 @@ pub struct Group {
 /// What [`Group`] makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grouping {
-    /// [experts + 1].
+    /// `[experts + 1]`.
     pub offsets: Vec<u32>,
-    /// [rows * top_k].
+    /// `[rows * top_k]`.
     pub order: Vec<u32>,
-    /// [1 + max_active]; entries beyond the active experts are not defined (0 here).
+    /// `[1 + max_active]`; entries beyond the active experts are not defined (0 here).
     pub active: Vec<u32>,
 }
 
 impl Group {
-    /// ids u32 [rows, top_k]; offsets u32 [experts + 1]; order u32 [rows * top_k]; active u32 [1 + max_active].
+    /// ids u32 `[rows, top_k]`; offsets u32 `[experts + 1]`; order u32 `[rows * top_k]`; active u32 `[1 + max_active]`.
     pub const OPERANDS: &'static [Operand] =
         &[Operand::read("ids"), Operand::write("offsets"), Operand::write("order"), Operand::write("active")];
 

@@ -18,7 +18,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// logits f32 [rows, experts]; ids u32 [rows, top_k]; weights f32 [rows, top_k].
+    /// logits f32 `[rows, experts]`; ids u32 `[rows, top_k]`; weights f32 `[rows, top_k]`.
     pub const OPERANDS: &'static [Operand] =
         &[Operand::read("logits"), Operand::write("ids"), Operand::write("weights")];
 

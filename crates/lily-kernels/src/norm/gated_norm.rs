@@ -20,7 +20,7 @@ pub struct GatedNorm {
 }
 
 impl GatedNorm {
-    /// y, z f32 [rows, heads, width]; w [width]; out f32 [rows, heads, width].
+    /// y, z f32 `[rows, heads, width]`; w `[width]`; out f32 `[rows, heads, width]`.
     pub const OPERANDS: &'static [Operand] =
         &[Operand::read("y"), Operand::read("z"), Operand::read("w"), Operand::write("out")];
 

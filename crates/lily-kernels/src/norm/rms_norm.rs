@@ -24,7 +24,7 @@ pub(crate) fn rms_norm(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
 }
 
 impl RmsNorm {
-    /// x f32 [rows, width]; w [width]; out f32 [rows, width].
+    /// x f32 `[rows, width]`; w `[width]`; out f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[Operand::read("x"), Operand::read("w"), Operand::write("out")];
 
     /// The definition, in f64.

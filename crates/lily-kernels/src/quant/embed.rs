@@ -18,7 +18,7 @@ pub struct Embed {
 }
 
 impl Embed {
-    /// tokens u32 [rows]; weight, scales, biases [vocab, width]; out f32 [rows, width].
+    /// tokens u32 `[rows]`; weight, scales, biases `[vocab, width]`; out f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("tokens"),
         Operand::read("weight"),

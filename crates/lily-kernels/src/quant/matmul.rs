@@ -20,7 +20,7 @@ pub struct Matmul {
 }
 
 impl Matmul {
-    /// x f32 [rows, inputs]; weight, scales, biases [outputs, inputs]; out f32 [rows, outputs].
+    /// x f32 `[rows, inputs]`; weight, scales, biases `[outputs, inputs]`; out f32 `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("x"),
         Operand::read("weight"),

@@ -31,7 +31,7 @@ pub(crate) fn sigmoid(x: f64) -> f64 {
 pub type Quantized<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
 impl Swiglu {
-    /// x f32 [rows, inputs]; gate and up [outputs, inputs]; out f32 [rows, outputs].
+    /// x f32 `[rows, inputs]`; gate and up `[outputs, inputs]`; out f32 `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("x"),
         Operand::read("gate.weight"),

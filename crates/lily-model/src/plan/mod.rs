@@ -2,7 +2,7 @@
 //!
 //! [`prefill`] and [`decode`] build a [`Plan`] from the sizes of a model alone. A plan is the same for every device and
 //! from step to step: token ids and positions are read from buffers. Where a launch must wait for earlier ones follows
-//! from the byte ranges that launches declare ([`stages`]); nobody places barriers by hand.
+//! from the byte ranges that launches declare ([`stages()`]); nobody places barriers by hand.
 
 mod arena;
 mod attention;
@@ -27,39 +27,39 @@ pub enum Buffer {
     Tensor(TensorId),
     /// Activations: one block of [`Plan::arena_bytes`], undefined before the first launch.
     Arena,
-    /// Token ids of the rows, u32 [rows].
+    /// Token ids of the rows, u32 `[rows]`.
     Tokens,
-    /// Positions of the rows in their sequences, u32 [rows].
+    /// Positions of the rows in their sequences, u32 `[rows]`.
     Positions,
-    /// Keys of an attention layer, f32 [context, kv_heads, head_dim].
+    /// Keys of an attention layer, f32 `[context, kv_heads, head_dim]`.
     Keys {
         /// The sequence's place in the launch.
         slot: usize,
         /// The layer.
         layer: usize,
     },
-    /// Values of an attention layer, f32 [context, kv_heads, head_dim].
+    /// Values of an attention layer, f32 `[context, kv_heads, head_dim]`.
     Values {
         /// The sequence's place in the launch.
         slot: usize,
         /// The layer.
         layer: usize,
     },
-    /// S of a Gated DeltaNet layer, f32 [value_heads, value_dim, key_dim].
+    /// S of a Gated DeltaNet layer, f32 `[value_heads, value_dim, key_dim]`.
     DeltaState {
         /// The sequence's place in the launch.
         slot: usize,
         /// The layer.
         layer: usize,
     },
-    /// The last raw qkv rows of a Gated DeltaNet layer, f32 [conv_taps - 1, channels], oldest first.
+    /// The last raw qkv rows of a Gated DeltaNet layer, f32 `[conv_taps - 1, channels]`, oldest first.
     ConvState {
         /// The sequence's place in the launch.
         slot: usize,
         /// The layer.
         layer: usize,
     },
-    /// f32 [logit rows, vocab].
+    /// f32 `[logit rows, vocab]`.
     Logits,
 }
 

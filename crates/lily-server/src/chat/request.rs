@@ -48,9 +48,8 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         Some(options) => Fields::new(options, "stream_options.").boolean("include_usage")?.unwrap_or(false),
         None => false,
     };
-    let max_tokens = match fields.integer("max_tokens", 1, LARGEST_COUNT)? {
-        older => fields.integer("max_completion_tokens", 1, LARGEST_COUNT)?.or(older),
-    };
+    let older = fields.integer("max_tokens", 1, LARGEST_COUNT)?;
+    let max_tokens = fields.integer("max_completion_tokens", 1, LARGEST_COUNT)?.or(older);
     let sampling = sampling(fields, service)?;
     let stop = fields.strings("stop", MOST_STOP_STRINGS, LONGEST_STOP_STRING)?.unwrap_or_default();
     let choices = fields.integer("n", 1, MOST_CHOICES)?.unwrap_or(1) as usize;
@@ -111,9 +110,8 @@ fn logprobs(fields: Fields) -> Result<Option<usize>, ApiError> {
 
 fn sampling(fields: Fields, service: &Service) -> Result<Sampling, ApiError> {
     let default = &service.sampling;
-    let repetition = match fields.number("repeat_penalty", 0.01, 10.0)? {
-        other_name => fields.number("repetition_penalty", 0.01, 10.0)?.or(other_name),
-    };
+    let other_name = fields.number("repeat_penalty", 0.01, 10.0)?;
+    let repetition = fields.number("repetition_penalty", 0.01, 10.0)?.or(other_name);
     let top_p = fields.number("top_p", 0.0, 1.0)?.unwrap_or(default.top_p);
     Ok(Sampling {
         temperature: fields.number("temperature", 0.0, 2.0)?.unwrap_or(default.temperature),

@@ -1,0 +1,287 @@
+//! What people may type. Every flag is also an environment variable, `LILY_` and the flag's name; a test holds that.
+
+mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use values::{ByteSize, Device, OnOff, Precision};
+
+/// A local inference engine for Qwen3.6-35B-A3B.
+///
+/// Runs a built-in demo model when no --model is given.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  lily run \"What is the capital of Japan?\"     one answer
+  lily chat                                     a conversation
+  lily serve                                    an OpenAI-compatible server on http://127.0.0.1:8080/v1
+  lily inspect ~/models/Qwen3.6-35B-A3B-4bit    sizes, bytes per token, memory
+
+Every flag is also an environment variable: --model is LILY_MODEL, --max-tokens is LILY_MAX_TOKENS."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt.
+    Run(RunFlags),
+    /// Hold a conversation in the terminal.
+    Chat(ChatFlags),
+    /// Serve the OpenAI-compatible API.
+    Serve(ServeFlags),
+    /// Show a model's geometry, sizes, bytes per token and memory.
+    Inspect(InspectFlags),
+    /// Say what this machine can run, and why not.
+    Doctor(DoctorFlags),
+    /// Write the logits of given tokens to a file.
+    Logits(LogitsFlags),
+}
+
+/// Which model, on what.
+#[derive(Debug, Args)]
+pub(crate) struct ModelFlags {
+    /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
+    #[arg(long, env = "LILY_MODEL", value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// What to compute on.
+    #[arg(long, env = "LILY_DEVICE", value_enum, default_value = "auto")]
+    pub(crate) device: Device,
+    /// Threads of the CPU device [default: one for each processor that this process may use].
+    #[arg(long, env = "LILY_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Rounding of activations; exact is float32.
+    #[arg(long, env = "LILY_PRECISION", value_enum, default_value = "exact")]
+    pub(crate) precision: Precision,
+}
+
+/// Room for tokens and state.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryFlags {
+    /// Tokens that a prompt and its answer may have together [default: the model's limit, or what memory allows].
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) context: Option<u32>,
+    /// Memory for states of earlier prompts, so that a conversation's next turn starts where it can; 0 turns reuse off
+    /// [default: a quarter of what is left beside the model, at most 4G].
+    #[arg(long, env = "LILY_CACHE_MEMORY", value_name = "BYTES")]
+    pub(crate) cache_memory: Option<ByteSize>,
+}
+
+/// How the next token is chosen. Defaults are the model's own (generation_config.json).
+#[derive(Debug, Args)]
+pub(crate) struct SamplingFlags {
+    /// 0 always takes the most probable token.
+    #[arg(long, env = "LILY_TEMPERATURE", value_name = "0..2", value_parser = values::temperature)]
+    pub(crate) temperature: Option<f32>,
+    /// Keep the most probable tokens that sum to this probability.
+    #[arg(long, env = "LILY_TOP_P", value_name = "0..1", value_parser = values::top_p)]
+    pub(crate) top_p: Option<f32>,
+    /// Keep this many of the most probable tokens; 0 keeps all.
+    #[arg(long, env = "LILY_TOP_K", value_name = "N")]
+    pub(crate) top_k: Option<u32>,
+    /// Drop tokens below this share of the most probable one.
+    #[arg(long, env = "LILY_MIN_P", value_name = "0..1", value_parser = values::share)]
+    pub(crate) min_p: Option<f32>,
+    /// Above 1 discourages tokens that occurred.
+    #[arg(long, env = "LILY_REPETITION_PENALTY", value_name = "X", value_parser = values::repetition)]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Lowers tokens that occurred in the answer, once.
+    #[arg(long, env = "LILY_PRESENCE_PENALTY", value_name = "-2..2", allow_negative_numbers = true, value_parser = values::penalty)]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Lowers tokens for each time they occurred in the answer.
+    #[arg(long, env = "LILY_FREQUENCY_PENALTY", value_name = "-2..2", allow_negative_numbers = true, value_parser = values::penalty)]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// The same seed and prompt give the same answer [default: a random one].
+    #[arg(long, env = "LILY_SEED", value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// The most tokens of an answer [default: the rest of the context].
+    #[arg(long, env = "LILY_MAX_TOKENS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: Option<u32>,
+    /// Text that ends an answer; may be given several times.
+    #[arg(long, env = "LILY_STOP", value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Whether the model thinks before it answers [default: the template's].
+    #[arg(long, env = "LILY_THINKING", value_enum)]
+    pub(crate) thinking: Option<OnOff>,
+    /// An instruction for the whole conversation.
+    #[arg(long, env = "LILY_SYSTEM", value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+}
+
+/// `lily run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The answer goes to standard output; reasoning and figures go to standard error. Text piped in is appended to the prompt,
+or is the prompt where none is given; with - as the prompt's last word, lily waits for it however long it takes.
+
+Examples:
+  lily run \"What is the capital of Japan?\"
+  lily run --temperature 0 --max-tokens 200 \"Write a poem about the sea.\"
+  cat report.txt | lily run \"Summarize this:\"")]
+pub(crate) struct RunFlags {
+    /// What to ask; several words are joined by spaces.
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Vec<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) memory: MemoryFlags,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingFlags,
+    /// Print the answer, its reasoning and its figures as one JSON object.
+    #[arg(long, env = "LILY_JSON")]
+    pub(crate) json: bool,
+    /// Print nothing but the answer.
+    #[arg(long, short, env = "LILY_QUIET")]
+    pub(crate) quiet: bool,
+}
+
+/// `lily chat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ctrl-C stops an answer; Ctrl-D or /quit ends the chat. /help lists the commands.
+
+Examples:
+  lily chat
+  lily chat --system \"Answer in one sentence.\" --thinking off")]
+pub(crate) struct ChatFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) memory: MemoryFlags,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingFlags,
+}
+
+/// `lily serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily serve
+  lily serve --model mlx-community/Qwen3.6-35B-A3B-4bit --port 9000
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
+pub(crate) struct ServeFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) memory: MemoryFlags,
+    /// Address to listen on.
+    #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, env = "LILY_PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Requests answered at the same time; more wait.
+    #[arg(long, env = "LILY_PARALLEL", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) parallel: u16,
+    /// Requests that may wait; one more is answered 429.
+    #[arg(long, env = "LILY_QUEUE", value_name = "N", default_value_t = 64)]
+    pub(crate) queue: u16,
+    /// Names accepted in the Host header besides localhost, loopback addresses and --host.
+    #[arg(long = "allowed-hosts", env = "LILY_ALLOWED_HOSTS", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Answer 404 to requests for a model of another name.
+    #[arg(long, env = "LILY_STRICT_MODEL")]
+    pub(crate) strict_model: bool,
+    /// Seed of requests that bring none, so that the whole server repeats itself [default: random].
+    #[arg(long, env = "LILY_SEED", value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// `lily inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily inspect
+  lily inspect mlx-community/Qwen3.6-35B-A3B-4bit --context 131072
+  lily inspect ./my-model --json")]
+pub(crate) struct InspectFlags {
+    /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
+    #[arg(env = "LILY_MODEL", value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Tokens for which memory is given [default: the model's limit].
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
+    /// Print JSON.
+    #[arg(long, env = "LILY_JSON")]
+    pub(crate) json: bool,
+}
+
+/// `lily doctor`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits 0 if any device can run a model.\n\nExamples:\n  lily doctor\n  lily doctor --json"
+)]
+pub(crate) struct DoctorFlags {
+    /// Print JSON.
+    #[arg(long, env = "LILY_JSON")]
+    pub(crate) json: bool,
+}
+
+/// `lily logits`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The output holds `logits` f32 [positions, vocab_size] and `positions` i32 [positions]; its metadata `prefill_chunks` (the
+lengths of the chunks, as a JSON list) and `decode_steps` say how they were made.
+
+Examples:
+  echo '[1, 2, 3, 4]' > tokens.json
+  lily logits --model ./my-model --tokens tokens.json --out logits.safetensors
+  lily logits --model ./my-model --tokens tokens.json --out logits.safetensors --prefill-chunk 64 --decode-from 100")]
+pub(crate) struct LogitsFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// A JSON array of token ids.
+    #[arg(long, env = "LILY_TOKENS", value_name = "FILE.json")]
+    pub(crate) tokens: PathBuf,
+    /// The file to write.
+    #[arg(long, env = "LILY_OUT", value_name = "OUT.safetensors")]
+    pub(crate) out: PathBuf,
+    /// Tokens of a prefill chunk; cuts are exactly its multiples.
+    #[arg(long, env = "LILY_PREFILL_CHUNK", value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) prefill_chunk: u32,
+    /// Feed the tokens from this index on one at a time, through the decode plan.
+    #[arg(long, env = "LILY_DECODE_FROM", value_name = "K")]
+    pub(crate) decode_from: Option<usize>,
+    /// Write only the last N positions.
+    #[arg(long, env = "LILY_LAST", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) last: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_is_an_environment_variable_and_every_command_has_examples() {
+        let cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands() {
+            let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
+            assert!(
+                help.contains("Examples:\n  lily") || help.contains("Examples:\n  echo"),
+                "{command}: {help}"
+            );
+            for flag in command
+                .get_arguments()
+                .filter(|a| !matches!(a.get_id().as_str(), "help" | "version" | "prompt"))
+            {
+                let wanted = format!("LILY_{}", flag.get_id().as_str().to_uppercase());
+                let found = flag.get_env().map(|e| e.to_string_lossy().into_owned());
+                assert_eq!(found.as_deref(), Some(wanted.as_str()), "{} of lily {command}", flag.get_id());
+                assert!(flag.get_help().is_some(), "{} has no help", flag.get_id());
+            }
+        }
+    }
+}

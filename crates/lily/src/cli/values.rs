@@ -1,0 +1,104 @@
+//! Values of flags, with their ranges: what was found and what is wanted.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+/// Something to compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// The best that this machine has.
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// Rounding of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Precision {
+    /// float32 activations: agrees with the reference model to its own rounding.
+    Exact,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// A number of bytes: `1500000`, `512M`, `4G` (powers of 1024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) usize);
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted =
+            || format!("{text:?} is not a size: wanted a number of bytes, or one with K, M, G or T: 512M");
+        let trimmed = text.trim().trim_end_matches(['B', 'b']).trim_end_matches(['i']);
+        let (digits, shift) = match trimmed.char_indices().last() {
+            Some((at, unit)) if unit.is_ascii_alphabetic() => {
+                let shift = "KMGT".find(unit.to_ascii_uppercase()).map(|i| 10 * (i + 1));
+                (&trimmed[..at], shift.ok_or_else(wanted)?)
+            }
+            _ => (trimmed, 0),
+        };
+        let number: usize = digits.trim().parse().map_err(|_| wanted())?;
+        number.checked_mul(1 << shift).map(ByteSize).ok_or_else(wanted)
+    }
+}
+
+fn number(text: &str, wanted: &str, accept: impl Fn(f32) -> bool) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(x) if x.is_finite() && accept(x) => Ok(x),
+        _ => Err(format!("wanted a number {wanted}")),
+    }
+}
+
+pub(crate) fn temperature(text: &str) -> Result<f32, String> {
+    number(text, "from 0 to 2", |x| (0.0..=2.0).contains(&x))
+}
+
+pub(crate) fn top_p(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)
+}
+
+pub(crate) fn share(text: &str) -> Result<f32, String> {
+    number(text, "from 0 to 1", |x| (0.0..=1.0).contains(&x))
+}
+
+pub(crate) fn repetition(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and at most 10", |x| x > 0.0 && x <= 10.0)
+}
+
+pub(crate) fn penalty(text: &str) -> Result<f32, String> {
+    number(text, "from -2 to 2", |x| (-2.0..=2.0).contains(&x))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("0", 0), ("17", 17), ("1K", 1024), ("512M", 512 << 20), ("4GiB", 4 << 30), ("2 gb", 2 << 30)]
+        {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "-1", "x", "1.5G", "4X", "G", "99999999999T", "é"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        assert!(temperature("nan").is_err() && temperature("-0.1").is_err() && temperature("2.1").is_err());
+        assert!(top_p("0").is_err() && top_p("1").is_ok() && share("0").is_ok() && share("inf").is_err());
+        assert!(repetition("0").is_err() && penalty("-2").is_ok() && penalty("2.5").is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! `lily serve`: the API on a port.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use lily_server::{ServerConfig, Service, bind};
+
+use super::DEMO_NOTICE;
+use crate::cli::ServeFlags;
+use crate::setup;
+
+pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode> {
+    let color = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(color).with_target(false).init();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no async runtime")?;
+    runtime.block_on(serve(flags))
+}
+
+async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
+    let server = bind(ServerConfig {
+        host: flags.host.clone(),
+        port: flags.port,
+        allowed_hosts: flags.allowed_hosts.clone(),
+        ..ServerConfig::default()
+    })
+    .await?;
+    let mut out = std::io::stdout();
+    writeln!(out, "listening on {}", server.url())?;
+    out.flush()?;
+
+    // The port answers (503, loading) while the model is opened.
+    let handle = server.handle();
+    let signals = handle.clone();
+    tokio::spawn(async move { signals.obey_signals().await });
+    let serving = tokio::spawn(server.serve(axum::Router::new()));
+
+    let loaded = setup::load(flags.model.model.as_deref())?;
+    if loaded.is_demo {
+        eprintln!("{DEMO_NOTICE}");
+    }
+    let (parallel, queue) = (usize::from(flags.parallel), usize::from(flags.queue));
+    let started = setup::start(&loaded, &flags.model, &flags.memory, parallel, queue)?;
+    let engine = Arc::new(started.engine);
+    let mut service = Service::new(engine.clone(), loaded.text.clone(), loaded.name.clone());
+    service.sampling = setup::default_sampling(&loaded.model.sampling_defaults);
+    service.strict_model = flags.strict_model;
+    service.seed = flags.seed;
+    handle.ready(service);
+    eprintln!(
+        "{} on {}: {} tokens of context, {} requests at once, {} for earlier states; Ctrl-C ends",
+        loaded.name,
+        started.device,
+        started.budget.context,
+        flags.parallel,
+        setup::readable(started.budget.cache)
+    );
+    serving.await.context("the server ended")?;
+    // Whatever is still running has been given its time by the server.
+    tokio::task::spawn_blocking(move || engine.shutdown(false)).await.context("the engine ended")?;
+    Ok(ExitCode::SUCCESS)
+}

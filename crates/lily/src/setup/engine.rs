@@ -1,0 +1,95 @@
+//! A model on a device behind an engine.
+
+use anyhow::{Context, Result};
+use lily_cpu::{CpuDevice, CpuOptions};
+use lily_engine::{CutMarkers, EngineConfig, LocalEngine};
+use lily_model::device::Device as _;
+use lily_model::{Runner, RunnerOptions};
+use lily_protocol::Limits;
+
+use super::memory::{Budget, readable};
+use super::model::LoadedModel;
+use crate::cli::{MemoryFlags, ModelFlags, Precision};
+
+/// Tokens of a prefill chunk of the CPU device: long enough that an expert's weights, once unpacked, meet several rows,
+/// short enough that a waiting request gets its turn within a second on two cores at true size.
+pub(crate) const PREFILL_CHUNK: usize = 256;
+
+/// Rows of a decode step: sequences that advance together share the reading of weights.
+const DECODE_ROWS: usize = 4;
+
+/// A running engine, and what to say about it.
+pub(crate) struct Started {
+    pub(crate) engine: LocalEngine,
+    /// `CPU, 2 threads, AVX-512`.
+    pub(crate) device: String,
+    pub(crate) budget: Budget,
+}
+
+/// A model on the device that the flags ask for.
+pub(crate) fn runner(
+    model: &std::sync::Arc<lily_model::Model>,
+    flags: &ModelFlags,
+    options: RunnerOptions,
+    state_bytes: usize,
+) -> Result<Runner<CpuDevice>> {
+    let Precision::Exact = flags.precision;
+    let cpu = CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes };
+    let device = CpuDevice::new(&model.geometry, model.clone(), &cpu).context("the CPU device")?;
+    Ok(Runner::new(model.geometry.clone(), model.weights.clone(), device, options))
+}
+
+/// Starts an engine for `parallel` requests at once, with room for `queue` more.
+pub(crate) fn start(
+    loaded: &LoadedModel,
+    flags: &ModelFlags,
+    memory: &MemoryFlags,
+    parallel: usize,
+    queue: usize,
+) -> Result<Started> {
+    let model = &loaded.model;
+    let cache = memory.cache_memory.map(|size| size.0);
+    let budget = Budget::for_model(model, PREFILL_CHUNK, memory.context, cache)?;
+    let options =
+        RunnerOptions { context: budget.context, max_chunk: PREFILL_CHUNK, max_decode_rows: DECODE_ROWS };
+    let runner = runner(model, flags, options, budget.state)?;
+    let device = runner.device().describe();
+    let limits = Limits {
+        context: budget.context,
+        model_context: model.geometry.max_context,
+        vocabulary: loaded.text.tokenizer().size(),
+    };
+    let markers = loaded.text.cut_markers();
+    let config = EngineConfig {
+        end_tokens: end_tokens(loaded),
+        chunk: PREFILL_CHUNK,
+        cut_markers: CutMarkers {
+            end_of_turn: markers.end_of_turn,
+            assistant_header: markers.assistant_header,
+        },
+        parallel,
+        queue,
+        cache_memory: budget.cache,
+        state_memory: budget.state - budget.cache,
+        ..EngineConfig::new(limits)
+    };
+    let engine = lily_engine::start(config, Box::new(runner)).context("the engine did not start")?;
+    if budget.shortened {
+        eprintln!(
+            "context: {} tokens, which is what memory allows ({} for states; the model's limit is {}); --context sets it",
+            budget.context,
+            readable(budget.state),
+            model.geometry.max_context
+        );
+    }
+    Ok(Started { engine, device, budget })
+}
+
+/// The union of what config, generation config, tokenizer and template name.
+fn end_tokens(loaded: &LoadedModel) -> Vec<u32> {
+    let mut ids = loaded.model.end_tokens.clone();
+    ids.extend(loaded.text.end_tokens());
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

@@ -1,0 +1,162 @@
+//! How much memory there is, and what fits into it: decided before anything is allocated.
+
+use anyhow::{Result, bail};
+use lily_model::{Geometry, Model};
+
+/// Kept free for the system and for other programs: this share of the memory, and at least this much.
+const RESERVE_SHARE: usize = 16;
+const LEAST_RESERVE: usize = 256 << 20;
+
+/// The largest prefix cache that is taken without being asked for.
+const DEFAULT_CACHE: usize = 4 << 30;
+
+/// Bytes of one activation of each kind that a prefill row needs, in units of the residual width: mixer and experts
+/// with their intermediate results (measured on plans of every fixture: 30 to 60).
+const ARENA_WIDTHS: usize = 64;
+
+/// What a model may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// Tokens of context.
+    pub(crate) context: usize,
+    /// Why the context is what it is, where it is less than the model's limit and nobody asked for it.
+    pub(crate) shortened: bool,
+    /// Bytes for live sequences and cached states together.
+    pub(crate) state: usize,
+    /// Of these, for the prefix cache.
+    pub(crate) cache: usize,
+}
+
+/// Available and total memory, in bytes, within the limits of a container.
+pub(crate) fn machine() -> (usize, usize) {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let (mut available, mut total) = (system.available_memory(), system.total_memory());
+    if let Some(limits) = system.cgroup_limits() {
+        total = total.min(limits.total_memory.max(1));
+        available = available.min(limits.free_memory.max(1));
+    }
+    (usize::try_from(available).unwrap_or(usize::MAX), usize::try_from(total).unwrap_or(usize::MAX))
+}
+
+impl Budget {
+    /// Divides the machine's memory, or says what is missing.
+    pub(crate) fn for_model(
+        model: &Model,
+        chunk: usize,
+        asked_context: Option<u32>,
+        asked_cache: Option<usize>,
+    ) -> Result<Budget> {
+        Budget::divide(model, chunk, asked_context, asked_cache, machine().0)
+    }
+
+    fn divide(
+        model: &Model,
+        chunk: usize,
+        asked_context: Option<u32>,
+        asked_cache: Option<usize>,
+        available: usize,
+    ) -> Result<Budget> {
+        let g = &model.geometry;
+        let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
+        let scratch = 4 * chunk * g.hidden * ARENA_WIDTHS + 4 * g.vocab;
+        let reserve = (available / RESERVE_SHARE).max(LEAST_RESERVE);
+        let fixed = weights.saturating_add(scratch).saturating_add(reserve);
+        let left = available.saturating_sub(fixed);
+        let fits = tokens_in(g, left);
+        let context = match asked_context.map(|c| c as usize) {
+            Some(asked) if asked > g.max_context => {
+                bail!("--context is {asked}, and this model was made for at most {} tokens", g.max_context)
+            }
+            Some(asked) => asked,
+            None => fits.min(g.max_context),
+        };
+        let need = sequence_bytes(g, context.max(2));
+        if context < 2 || need > left {
+            bail!(
+                "not enough memory: the weights take {}, working space {}, and {} tokens of context {}, of {} available \
+                 ({} are kept free); {}",
+                readable(weights),
+                readable(scratch),
+                context.max(2),
+                readable(need),
+                readable(available),
+                readable(reserve),
+                if fits >= 2 {
+                    format!("--context {fits} would fit")
+                } else {
+                    "free some memory, or use a smaller model or one with fewer bits".to_owned()
+                }
+            );
+        }
+        let cache = match asked_cache {
+            Some(bytes) if bytes > left - need => bail!(
+                "--cache-memory is {}, and {} are left beside the weights and {context} tokens of context",
+                readable(bytes),
+                readable(left - need)
+            ),
+            Some(bytes) => bytes,
+            None => ((left - need) / 4).min(DEFAULT_CACHE),
+        };
+        let shortened = asked_context.is_none() && context < g.max_context;
+        Ok(Budget { context, shortened, state: left, cache })
+    }
+}
+
+/// Bytes of a sequence of this many tokens: pages are whole, and one more may be shared with a snapshot.
+fn sequence_bytes(g: &Geometry, tokens: usize) -> usize {
+    g.recurrent_state_bytes() + (tokens + 128) * g.kv_bytes_per_token(4)
+}
+
+fn tokens_in(g: &Geometry, bytes: usize) -> usize {
+    let tokens = bytes.saturating_sub(g.recurrent_state_bytes()) / g.kv_bytes_per_token(4).max(1);
+    tokens.saturating_sub(128)
+}
+
+/// A size as people write it.
+pub(crate) fn readable(bytes: usize) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_model::testing::{Spec, model_in_memory};
+
+    use super::*;
+
+    #[test]
+    fn the_context_is_what_fits_and_a_refusal_says_what_would() {
+        let model = model_in_memory(&Spec::tiny());
+        let g = &model.geometry;
+        let all = Budget::divide(&model, 512, None, None, 8 << 30).unwrap();
+        assert_eq!((all.context, all.shortened), (g.max_context, false));
+        assert!(all.cache > 0 && all.cache <= all.state);
+
+        let fixed = LEAST_RESERVE + 4 * 512 * g.hidden * ARENA_WIDTHS + 4 * g.vocab;
+        let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, 100);
+        let some = Budget::divide(&model, 512, None, None, tight).unwrap();
+        assert_eq!((some.context, some.shortened), (100.min(g.max_context), g.max_context > 100));
+        let refused = Budget::divide(&model, 512, Some(101), None, tight).unwrap_err().to_string();
+        assert!(refused.contains("--context 100 would fit"), "{refused}");
+        let refused = Budget::divide(&model, 512, None, None, 1000).unwrap_err().to_string();
+        assert!(refused.contains("smaller model"), "{refused}");
+        let refused = Budget::divide(&model, 512, Some(50), Some(1 << 40), tight).unwrap_err().to_string();
+        assert!(refused.contains("--cache-memory"), "{refused}");
+        let too_long = u32::try_from(g.max_context + 1).unwrap();
+        assert!(Budget::divide(&model, 512, Some(too_long), None, 8 << 30).is_err());
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        for (bytes, text) in [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (19 << 30, "19.0 GiB")]
+        {
+            assert_eq!(readable(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! From flags to things that work: a model, its text side, a device, an engine.
+
+mod engine;
+mod memory;
+mod model;
+mod sampling;
+
+pub(crate) use engine::{runner, start};
+pub(crate) use memory::{Budget, machine, readable};
+pub(crate) use model::{load, load_weights};
+pub(crate) use sampling::{defaults as default_sampling, sampling};

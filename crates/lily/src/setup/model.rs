@@ -1,0 +1,87 @@
+//! Finding and opening a model: a folder, a name in the Hugging Face cache, or the demo model inside this binary.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use lily_model::{HubCache, MemoryModel, Model};
+use lily_text::{TextModel, TextParts};
+
+macro_rules! demo_file {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../../assets/demo/", $name))
+    };
+}
+
+const DEMO_NAME: &str = "lily-demo";
+const DEMO_CONFIG: &[u8] = demo_file!("config.json");
+const DEMO_GENERATION_CONFIG: &[u8] = demo_file!("generation_config.json");
+const DEMO_WEIGHTS: &[u8] = demo_file!("model.safetensors");
+const DEMO_TOKENIZER: &[u8] = demo_file!("tokenizer.json");
+const DEMO_TOKENIZER_CONFIG: &[u8] = demo_file!("tokenizer_config.json");
+const DEMO_TEMPLATE: &str = include_str!("../../../../assets/demo/chat_template.jinja");
+
+/// A model with its text side.
+pub(crate) struct LoadedModel {
+    pub(crate) model: Arc<Model>,
+    pub(crate) text: Arc<TextModel>,
+    /// As `/v1/models` shows it.
+    pub(crate) name: String,
+    /// The built-in one.
+    pub(crate) is_demo: bool,
+}
+
+/// Opens the weights only, and says what they are called.
+pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
+    match argument {
+        Some(argument) => {
+            let folder = Model::resolve(argument, &HubCache::from_variables(|name| std::env::var_os(name)))?;
+            let model = Model::open(&folder)?;
+            Ok((model, name_of(argument)))
+        }
+        None => Ok((demo_weights()?, DEMO_NAME.to_owned())),
+    }
+}
+
+/// Opens a model and its text side.
+pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
+    let (model, name) = load_weights(argument)?;
+    let text = match argument {
+        Some(argument) => {
+            let folder = Model::resolve(argument, &HubCache::from_variables(|name| std::env::var_os(name)))?;
+            TextModel::from_dir(&folder).with_context(|| format!("--model {argument}"))?
+        }
+        None => TextModel::from_parts(TextParts {
+            tokenizer_json: DEMO_TOKENIZER,
+            tokenizer_config_json: Some(DEMO_TOKENIZER_CONFIG),
+            chat_template: Some(DEMO_TEMPLATE),
+        })
+        .context("the built-in demo model")?,
+    };
+    let (rows, size) = (model.geometry.vocab, text.tokenizer().size());
+    anyhow::ensure!(
+        size <= rows,
+        "the tokenizer has {size} tokens and the model only {rows} rows of embedding (vocab_size): they do not belong \
+         together; use the tokenizer.json that came with the checkpoint"
+    );
+    Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, is_demo: argument.is_none() })
+}
+
+fn demo_weights() -> Result<Model> {
+    let parts = MemoryModel {
+        config_json: Cow::Borrowed(DEMO_CONFIG),
+        generation_config_json: Some(Cow::Borrowed(DEMO_GENERATION_CONFIG)),
+        files: vec![(Cow::Borrowed("model.safetensors"), Cow::Borrowed(DEMO_WEIGHTS))],
+    };
+    Model::from_memory(parts).context("the built-in demo model")
+}
+
+/// `org/name@revision` without the revision; of a path the last part.
+fn name_of(argument: &str) -> String {
+    let path = std::path::Path::new(argument);
+    if path.is_dir() {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        return whole.file_name().map_or_else(|| argument.to_owned(), |n| n.to_string_lossy().into_owned());
+    }
+    argument.split('@').next().unwrap_or(argument).to_owned()
+}
