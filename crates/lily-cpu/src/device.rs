@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lily_kernels::Kernel;
-use lily_model::device::{Batch, Device, StatePart};
+use lily_model::device::{Batch, Device, Room, StatePart};
 use lily_model::plan::{Buffer, Launch, Plan, View};
 use lily_model::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
 
@@ -200,8 +200,8 @@ impl Device for CpuDevice {
         self.state.bytes()
     }
 
-    fn reserve(&mut self, sequence: SequenceId, from: usize, to: usize) -> Result<(), DeviceError> {
-        self.state.reserve(sequence, from, to)
+    fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
+        self.state.reserve(rooms)
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {

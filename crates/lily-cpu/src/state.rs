@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use lily_model::device::Room;
 use lily_model::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
 
 use crate::loops::attend::BLOCK_KEYS;
@@ -62,6 +63,13 @@ struct Sequence {
 struct Snapshot {
     pages: Vec<Page>,
     recurrent: Arc<Box<[f32]>>,
+}
+
+/// Pages that a sequence needs before it takes more tokens.
+struct Need {
+    missing: usize,
+    /// A shared page, by its place in the sequence, that has to be copied.
+    copy: Option<usize>,
 }
 
 /// All sequences and snapshots of a device.
@@ -201,34 +209,53 @@ impl State {
         own * self.page_bytes() + self.recurrent_bytes()
     }
 
-    /// Makes pages for tokens up to `to`, and a page of its own for the token at `from` if that page is shared: the
-    /// one place where a page is copied.
-    pub(crate) fn reserve(&mut self, id: SequenceId, from: usize, to: usize) -> Result<(), DeviceError> {
+    /// Makes pages for the tokens that sequences are to take, and a page of its own where the first of them goes into a
+    /// shared one: the one place where a page is copied. All pages are there before any sequence changes.
+    pub(crate) fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
         const WHAT: &str = "keys and values";
-        if from == to {
-            return self.sequence(id).map(|_| ());
-        }
-        let sequence = self.sequence(id)?;
-        let have = sequence.pages.len();
-        let missing = to.div_ceil(PAGE_TOKENS).saturating_sub(have);
-        let partial = from / PAGE_TOKENS;
-        let copy = !from.is_multiple_of(PAGE_TOKENS) && Arc::strong_count(&sequence.pages[partial]) > 1;
-        let fresh = missing + usize::from(copy);
+        let needs = self.needs(rooms)?;
+        let fresh = needs.iter().map(|need| need.missing + usize::from(need.copy.is_some())).sum();
         self.check(WHAT, fresh * self.page_bytes())?;
         let mut pages = Vec::with_capacity(fresh);
         for _ in 0..fresh {
             pages.push(Arc::new(self.zeros(WHAT, self.sizes.page)?));
         }
         self.pages_alive += fresh;
-        let sequence = self.sequences.get_mut(&id).ok_or_else(|| unknown(id))?;
-        if copy && let Some(mut page) = pages.pop() {
-            if let Some(page) = Arc::get_mut(&mut page) {
-                page.copy_from_slice(&sequence.pages[partial]);
+        for (room, need) in rooms.iter().zip(needs) {
+            let sequence = self.sequences.get_mut(&room.sequence).ok_or_else(|| unknown(room.sequence))?;
+            if let Some(shared) = need.copy
+                && let Some(mut page) = pages.pop()
+            {
+                if let Some(page) = Arc::get_mut(&mut page) {
+                    page.copy_from_slice(&sequence.pages[shared]);
+                }
+                sequence.pages[shared] = page;
             }
-            sequence.pages[partial] = page;
+            sequence.pages.extend(pages.drain(pages.len() - need.missing..));
         }
-        sequence.pages.append(&mut pages);
         Ok(())
+    }
+
+    /// What each sequence needs. Of sequences that share a page with nobody else, the last keeps it.
+    fn needs(&self, rooms: &[Room]) -> Result<Vec<Need>, DeviceError> {
+        let mut left: Vec<&Page> = Vec::new();
+        let mut needs = Vec::with_capacity(rooms.len());
+        for room in rooms {
+            let pages = &self.sequence(room.sequence)?.pages;
+            let missing = room.to.div_ceil(PAGE_TOKENS).saturating_sub(pages.len());
+            let partial = room.from / PAGE_TOKENS;
+            let mut copy = None;
+            if room.from < room.to && !room.from.is_multiple_of(PAGE_TOKENS) {
+                let page = &pages[partial];
+                let gone = left.iter().filter(|other| Arc::ptr_eq(other, page)).count();
+                if Arc::strong_count(page) - gone > 1 {
+                    left.push(page);
+                    copy = Some(partial);
+                }
+            }
+            needs.push(Need { missing, copy });
+        }
+        Ok(needs)
     }
 
     fn sequence(&self, id: SequenceId) -> Result<&Sequence, DeviceError> {

@@ -14,6 +14,17 @@ pub struct Batch<'a> {
     pub positions: &'a [u32],
 }
 
+/// Tokens that a sequence is to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Tokens it holds.
+    pub from: usize,
+    /// Tokens it is to hold.
+    pub to: usize,
+}
+
 /// A part of a sequence's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
@@ -55,8 +66,9 @@ pub trait Device: Send {
     /// Bytes of all sequences and snapshots.
     fn state_bytes(&self) -> usize;
 
-    /// Makes room in a sequence that holds `from` tokens for tokens up to `to`. Must precede a run that writes there.
-    fn reserve(&mut self, sequence: SequenceId, from: usize, to: usize) -> Result<(), DeviceError>;
+    /// Makes room in different sequences: in all of them, or, with an error, in none. Must precede a run that writes
+    /// there.
+    fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError>;
 
     /// Runs a plan. On an error the states of the batch's sequences are undefined.
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError>;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::device::{Batch, Device, StatePart};
+use crate::device::{Batch, Device, Room, StatePart};
 use crate::plan::{self, Plan};
 use crate::{DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights};
 
@@ -75,18 +75,30 @@ impl<D: Device> Runner<D> {
         Ok(plan)
     }
 
-    /// The length of a sequence, after making sure that `more` tokens fit.
-    fn reserve(&mut self, sequence: SequenceId, more: usize) -> Result<usize, DeviceError> {
-        let length = *self
-            .lengths
-            .get(&sequence)
-            .ok_or_else(|| DeviceError::Unknown(format!("no sequence {sequence:?}")))?;
+    fn known_length(&self, sequence: SequenceId) -> Result<usize, DeviceError> {
+        let length = self.lengths.get(&sequence).copied();
+        length.ok_or_else(|| DeviceError::Unknown(format!("no sequence {sequence:?}")))
+    }
+
+    /// The lengths of sequences, after making sure that `more` tokens fit each: all of them, or none gets room.
+    fn reserve(&mut self, sequences: &[SequenceId], more: usize) -> Result<Vec<usize>, DeviceError> {
         let context = self.options.context;
-        if length + more > context {
-            return Err(DeviceError::ContextFull { length, more, context });
+        let mut lengths = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let length = self.known_length(*sequence)?;
+            if length + more > context {
+                return Err(DeviceError::ContextFull { length, more, context });
+            }
+            lengths.push(length);
         }
-        self.device.reserve(sequence, length, length + more)?;
-        Ok(length)
+        let room = |(sequence, from): (&SequenceId, &usize)| Room {
+            sequence: *sequence,
+            from: *from,
+            to: from + more,
+        };
+        let rooms: Vec<Room> = sequences.iter().zip(&lengths).map(room).collect();
+        self.device.reserve(&rooms)?;
+        Ok(lengths)
     }
 
     fn bucket(&self, tokens: usize) -> usize {
@@ -134,7 +146,7 @@ impl<D: Device> Forward for Runner<D> {
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
-        let length = self.reserve(sequence, 0)?;
+        let length = self.known_length(sequence)?;
         let snapshot = self.device.snapshot(sequence, length)?;
         self.snapshots.insert(snapshot, length);
         Ok(snapshot)
@@ -174,7 +186,7 @@ impl<D: Device> Forward for Runner<D> {
             return Err(DeviceError::Unknown(format!("a prefill chunk has 1 to {max} tokens, not {n}")));
         }
         self.check_tokens(tokens)?;
-        let length = self.reserve(sequence, tokens.len())?;
+        let length = self.reserve(&[sequence], tokens.len())?[0];
         let context = self.bucket(length + tokens.len());
         let plan = self.plan(PlanKey::Prefill { rows: tokens.len(), context, logits })?;
         let positions: Vec<u32> = (length..length + tokens.len()).map(|p| p as u32).collect();
@@ -194,10 +206,7 @@ impl<D: Device> Forward for Runner<D> {
             return Err(DeviceError::Unknown("a decode step has one row a sequence".into()));
         }
         self.check_tokens(&tokens)?;
-        let mut positions = Vec::with_capacity(rows.len());
-        for sequence in &sequences {
-            positions.push(self.reserve(*sequence, 1)? as u32);
-        }
+        let positions: Vec<u32> = self.reserve(&sequences, 1)?.into_iter().map(|p| p as u32).collect();
         let longest = positions.iter().max().map_or(0, |p| *p as usize);
         let plan = self.plan(PlanKey::Decode { slots: rows.len(), context: self.bucket(longest + 1) })?;
         self.device.run(&plan, &Batch { sequences: &sequences, tokens: &tokens, positions: &positions })?;
