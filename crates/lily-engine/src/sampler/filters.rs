@@ -19,18 +19,15 @@ pub(super) fn draw(sampling: &Sampling, largest: f32, random: f64, scratch: &mut
     let weight = |logit: f32| ((f64::from(logit) - f64::from(largest)) / temperature).exp();
     let Scratch { logits, kept, top } = scratch;
     let last = last_kept(sampling, logits, weight, top);
-    let min_p = f64::from(sampling.min_p);
-    // Tokens far below min_p are told from their logits, without an exponential; the slack is more than any rounding.
-    let bound = f64::from(largest) + temperature * min_p.ln();
-    let bound = bound - 1e-9 * (1.0 + bound.abs() + f64::from(largest).abs() + temperature);
+    // weight >= min_p, told from the logit: most tokens then need no exponential. -inf where min_p is 0.
+    let bound = f64::from(largest) + temperature * f64::from(sampling.min_p).ln();
     let candidates = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit));
     kept.clear();
     kept.extend(
         candidates
             .filter(|candidate| f64::from(candidate.1) >= bound)
             .filter(|candidate| last.is_none_or(|last| by_rank(candidate, &last).is_le()))
-            .map(|(id, logit)| (id, weight(logit)))
-            .filter(|(_, weight)| *weight >= min_p),
+            .map(|(id, logit)| (id, weight(logit))),
     );
     pick(kept, random)
 }

@@ -117,6 +117,24 @@ mod tests {
             let mut top = Top::default();
             prop_assert_eq!(top.largest(&values, n), &sorted[..]);
         }
+
+        #[test]
+        fn the_last_of_a_mass_is_that_of_a_full_sort(
+            values in prop::collection::vec((1u8..20).prop_map(f32::from), 1..400),
+            share in 0.0f64..1.1,
+        ) {
+            // Whole weights, so that sums are exact in any order.
+            let mass = (values.iter().copied().map(f64::from).sum::<f64>() * share).floor();
+            let mut sorted: Vec<_> = values.iter().enumerate().map(|(id, v)| (id as u32, *v)).collect();
+            sorted.sort_by(by_rank);
+            let mut sum = 0.0;
+            let reached = sorted.iter().find(|(_, v)| {
+                sum += f64::from(*v);
+                sum >= mass
+            });
+            let wanted = reached.or(sorted.last()).copied();
+            prop_assert_eq!(Top::default().last_of_mass(&values, f64::from, mass), wanted);
+        }
     }
 
     #[test]
