@@ -45,7 +45,7 @@ impl Default for ServerConfig {
             max_header_bytes: 64 << 10,
             max_headers: 100,
             max_connections: 512,
-            header_timeout: Duration::from_secs(15),
+            header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             drain_grace: Duration::from_secs(30),

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
+use crate::http::surrogates;
 
 /// Bytes of request bodies that may be held at one moment, counted in KiB.
 #[derive(Debug)]
@@ -102,8 +103,14 @@ pub(crate) async fn read(
 impl HeldBody {
     /// The body as a JSON object. CPU work in proportion to the size: call it outside the async threads.
     pub(crate) fn parse(self) -> Result<Map<String, Value>, ApiError> {
+        // Some Windows programs begin every text with a byte order mark.
+        let text = self.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.bytes);
         // serde_json itself refuses to nest deeper than 128.
-        match serde_json::from_slice(&self.bytes) {
+        let parsed = serde_json::from_slice(text).or_else(|error| match surrogates::repair(text) {
+            Some(repaired) => serde_json::from_slice(&repaired),
+            None => Err(error),
+        });
+        match parsed {
             Ok(Value::Object(map)) => Ok(map),
             Ok(other) => {
                 let found = crate::errors::brief(&other);
@@ -129,6 +136,8 @@ mod tests {
     #[test]
     fn only_shallow_objects_parse() {
         assert!(parse(b"{\"a\": 1}").is_ok());
+        assert!(parse(b"\xef\xbb\xbf{}").is_ok());
+        assert_eq!(parse(b"{\"a\": \"\\ud83d!\"}").map(|map| map["a"].clone()), Ok(Value::from("\u{fffd}!")));
         assert_eq!(parse(b""), Err(Kind::InvalidJson));
         assert_eq!(parse(b"[]"), Err(Kind::InvalidJson));
         assert_eq!(parse(b"{\"a\": \xff}"), Err(Kind::InvalidJson));

@@ -4,3 +4,4 @@ pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod host;
 pub(crate) mod listener;
+mod surrogates;
