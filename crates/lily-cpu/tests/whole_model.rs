@@ -1,5 +1,6 @@
 //! Whole models against a forward pass in f64 that is written without the plans: random checkpoints of sizes and
 //! quantizations that the fixtures do not have. Closer than the fixtures are held to, whose oracle computes in f32 itself.
+#![allow(clippy::unwrap_used)] // failures of a test
 
 mod support;
 

@@ -1,0 +1,108 @@
+//! How many bytes each operand of a kernel has, written down once more: from the kernels' documentation, not from the
+//! plan builder.
+
+use lily_kernels::{Kernel, QuantFormat};
+
+/// The three tensors of `rows` rows of a matrix.
+fn matrix(format: QuantFormat, rows: usize, cols: usize) -> [usize; 3] {
+    [rows * cols * format.bits / 8, rows * cols / format.group * 2, rows * cols / format.group * 2]
+}
+
+/// Bytes of each operand, in order; a per-slot operand once.
+pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
+    let words = |lens: &[usize]| lens.iter().map(|len| 4 * len).collect::<Vec<usize>>();
+    match kernel {
+        Kernel::Embed(k) => {
+            let mut all = words(&[k.rows]);
+            all.extend(matrix(k.format, k.vocab, k.width));
+            all.extend(words(&[k.rows * k.width]));
+            all
+        }
+        Kernel::Matmul(k) => {
+            let mut all = words(&[k.rows * k.inputs]);
+            all.extend(matrix(k.format, k.outputs, k.inputs));
+            all.extend(words(&[k.rows * k.outputs]));
+            all
+        }
+        Kernel::Swiglu(k) => {
+            let mut all = words(&[k.rows * k.inputs]);
+            all.extend(matrix(k.gate, k.outputs, k.inputs));
+            all.extend(matrix(k.up, k.outputs, k.inputs));
+            all.extend(words(&[k.rows * k.outputs]));
+            all
+        }
+        Kernel::RmsNorm(k) => {
+            let row = 4 * k.rows * k.width;
+            vec![row, k.width * k.weight.bytes(), row]
+        }
+        Kernel::GatedNorm(k) => {
+            let row = 4 * k.rows * k.heads * k.width;
+            vec![row, row, k.width * k.weight.bytes(), row]
+        }
+        Kernel::ConvSilu(k) => {
+            let row = 4 * k.slots * k.rows * k.channels;
+            vec![row, k.channels * k.taps * k.weight.bytes(), row, 4 * (k.taps - 1) * k.channels]
+        }
+        Kernel::ConvState(k) => words(&[k.slots * k.rows * k.channels, (k.taps - 1) * k.channels]),
+        Kernel::DeltaPrep(k) => {
+            let (keys, values) = (k.rows * k.key_heads, k.rows * k.value_heads);
+            let mut all = words(&[2 * keys * k.key_dim + values * k.value_dim, values, values]);
+            all.extend([k.value_heads * k.a_log.bytes(), k.value_heads * k.dt_bias.bytes()]);
+            all.extend(words(&[keys * k.key_dim, keys * k.key_dim, keys, values, values]));
+            all
+        }
+        Kernel::DeltaScan(k) => {
+            let (keys, values) = (k.slots * k.rows * k.key_heads, k.slots * k.rows * k.value_heads);
+            let conv = 2 * keys * k.key_dim + values * k.value_dim;
+            let state = k.value_heads * k.value_dim * k.key_dim;
+            words(&[
+                keys * k.key_dim,
+                keys * k.key_dim,
+                keys,
+                values,
+                values,
+                conv,
+                values * k.value_dim,
+                state,
+            ])
+        }
+        Kernel::AttentionPrep(k) => {
+            let (s, d) = (&k.shape, k.shape.head_dim);
+            let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
+            let mut all = words(&[n * s.query_heads * 2 * d, n * s.kv_heads * d, n * s.kv_heads * d]);
+            all.extend([d * k.q_norm.bytes(), d * k.k_norm.bytes()]);
+            all.extend(words(&[n, n * s.query_heads * d, cache, cache]));
+            all
+        }
+        Kernel::Attend(k) => {
+            let (s, d) = (&k.shape, k.shape.head_dim);
+            let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
+            let q = n * s.query_heads * d;
+            words(&[q, 2 * q, n, q, cache, cache])
+        }
+        Kernel::Route(k) => words(&[k.rows * k.experts, k.rows * k.top_k, k.rows * k.top_k]),
+        Kernel::Group(k) => {
+            let pairs = k.rows * k.top_k;
+            words(&[pairs, k.experts + 1, pairs, 1 + pairs.min(k.experts)])
+        }
+        Kernel::ExpertSwiglu(k) => {
+            let pairs = k.rows * k.top_k;
+            let mut all = words(&[k.rows * k.inputs, k.experts + 1, pairs, 1 + pairs.min(k.experts)]);
+            all.extend(matrix(k.gate, k.experts * k.outputs, k.inputs));
+            all.extend(matrix(k.up, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[pairs * k.outputs]));
+            all
+        }
+        Kernel::ExpertDown(k) => {
+            let pairs = k.rows * k.top_k;
+            let mut all = words(&[pairs * k.inputs, k.experts + 1, pairs, 1 + pairs.min(k.experts)]);
+            all.extend(matrix(k.format, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[pairs * k.outputs]));
+            all
+        }
+        Kernel::Combine(k) => {
+            let (pairs, row) = (k.rows * k.top_k, k.rows * k.width);
+            words(&[pairs * k.width, pairs, row, k.rows, row])
+        }
+    }
+}
