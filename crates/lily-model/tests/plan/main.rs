@@ -170,8 +170,11 @@ fn no_plan_without_rows_or_beyond_the_context() {
     assert!(decode(g, w, 4, 1).is_ok());
 }
 
+/// Plans that ran, with the positions of their rows.
+type Log = Arc<Mutex<Vec<(Plan, Vec<u32>)>>>;
+
 /// A device that computes nothing and writes down what it is asked to run.
-struct Recorder(Arc<Mutex<Vec<(Plan, Vec<u32>)>>>, u64);
+struct Recorder(Log, u64);
 
 impl Device for Recorder {
     fn describe(&self) -> String {
@@ -214,7 +217,7 @@ impl Device for Recorder {
 #[test]
 fn steps_share_plans() {
     let model = model_in_memory(&Spec::tiny());
-    let log = Arc::new(Mutex::new(Vec::new()));
+    let log = Log::default();
     let options = RunnerOptions { context: 700, max_chunk: 700, max_decode_rows: 2 };
     let device = Recorder(log.clone(), 0);
     let mut runner = Runner::new(model.geometry.clone(), model.weights.clone(), device, options);
