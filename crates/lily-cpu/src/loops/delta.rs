@@ -2,7 +2,7 @@
 
 use crate::simd::{Simd, dot, fma1, silu};
 
-/// out[c] = SiLU(sum over j of taps[j][c] * rows[j][c]).
+/// `out[c] = SiLU(sum over j of taps[j][c] * rows[j][c])`.
 #[inline(always)]
 pub(crate) fn conv_row<S: Simd>(rows: &[&[f32]], taps: &[&[f32]], out: &mut [f32]) {
     out.fill(0.0);

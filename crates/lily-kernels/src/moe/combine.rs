@@ -3,7 +3,7 @@
 use crate::Operand;
 use crate::quant::sigmoid;
 
-/// x[r] += sum over slots j of weights[r, j] * expert_out[r * top_k + j] + sigmoid(shared_gate[r]) * shared[r].
+/// `x[r] += sum over slots j of weights[r, j] * expert_out[r * top_k + j] + sigmoid(shared_gate[r]) * shared[r]`.
 ///
 /// Slots are summed in slot order, the shared expert last, then the sum is added to the residual.
 #[derive(Clone, Copy, Debug, PartialEq)]

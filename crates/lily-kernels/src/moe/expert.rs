@@ -3,7 +3,7 @@
 use crate::quant::{Matmul, Quantized, Swiglu};
 use crate::{Operand, QuantFormat};
 
-/// For each pair p = (row, slot) of expert e: out[p] = SiLU(gate_e x_row) * (up_e x_row).
+/// For each pair p = (row, slot) of expert e: `out[p] = SiLU(gate_e x_row) * (up_e x_row)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertSwiglu {
     /// Rows of x.
@@ -22,7 +22,7 @@ pub struct ExpertSwiglu {
     pub up: QuantFormat,
 }
 
-/// For each pair p of expert e: out[p] = down_e act[p].
+/// For each pair p of expert e: `out[p] = down_e act[p]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertDown {
     /// Rows of the layer.

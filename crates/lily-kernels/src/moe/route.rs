@@ -2,7 +2,7 @@
 
 use crate::Operand;
 
-/// p = softmax(logits[r]); the `top_k` largest, the lower id first on equal values (0 and -0 are equal); weights p / sum
+/// p = softmax of a row's logits; the `top_k` largest, the lower id first on equal values (0 and -0 are equal); weights p / sum
 /// of the chosen p.
 ///
 /// A row with a NaN still gets `top_k` different ids below `experts`, so that the launches behind it stay inside their

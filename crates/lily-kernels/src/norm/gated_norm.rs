@@ -4,7 +4,7 @@ use super::rms_norm::rms_norm;
 use crate::quant::silu;
 use crate::{Operand, PlainType};
 
-/// out[r, h] = RMSNorm(y[r, h]; w) * SiLU(z[r, h]): the norm comes before the gate.
+/// `out[r, h] = RMSNorm(y[r, h]; w) * SiLU(z[r, h]): the norm comes before the gate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedNorm {
     /// Rows.

@@ -2,7 +2,7 @@
 
 use crate::{Operand, PlainType};
 
-/// out[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * w.
+/// `out[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * w`.
 ///
 /// MLX checkpoints store w as 1 + the trained weight, so nothing is added here.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use crate::{Operand, QuantFormat};
 
-/// out[r] = dequantized row tokens[r].
+/// `out[r] = dequantized row tokens[r]`.
 ///
 /// Reads `rows` rows of the matrix, wherever they are. Every token id must be below `vocab`.
 #[derive(Clone, Copy, Debug, PartialEq)]

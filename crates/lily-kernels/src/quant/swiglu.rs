@@ -2,7 +2,7 @@
 
 use crate::{Operand, QuantFormat};
 
-/// out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r).
+/// `out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swiglu {
     /// Rows of x.
