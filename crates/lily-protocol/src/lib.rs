@@ -7,6 +7,7 @@
 //! Life of a request: `submit` either refuses at once ([`SubmitError`]) or returns a [`Generation`]. Its events are any
 //! number of [`Event::Prefill`], then any number of [`Event::Tokens`], then exactly one [`Event::Finished`] or
 //! [`Event::Failed`]. Dropping the `Generation` cancels the work.
+#![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

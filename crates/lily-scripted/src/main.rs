@@ -1,4 +1,5 @@
 //! `lily-scripted`: the server with answers from a file. See the library's documentation for the format.
+#![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

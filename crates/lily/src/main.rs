@@ -1,6 +1,8 @@
 //! `lily`: the command line. It wires a model, a device, the engine, the text side and the server together, and knows
 //! what people type and read; everything else is in the other crates.
 
+#![forbid(unsafe_code)]
+
 mod answer;
 mod cli;
 mod commands;

@@ -1,0 +1,165 @@
+"""The commands as a person types them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import FIXTURES, ROOT
+
+QUESTION = "What is the capital of Japan?"
+GREEDY = ["--temperature", "0", "--thinking", "off"]
+
+
+def test_one_answer(lily):
+    done = lily("run", QUESTION, *GREEDY)
+    assert done.returncode == 0
+    assert done.stdout == "The capital of Japan is Tokyo.\n"
+    assert "demo model" in done.stderr and "tok/s" in done.stderr
+
+
+def test_reasoning_goes_to_standard_error(lily):
+    done = lily("run", "What is 47 + 38?", "--temperature", "0", "--thinking", "on")
+    assert done.stdout.strip() == "47 + 38 = 85."
+    assert "Ones: 7 + 8 = 15" in done.stderr and "<think>" not in done.stdout + done.stderr
+
+
+def test_piped_text(lily):
+    assert lily("run", *GREEDY, stdin=QUESTION).stdout == "The capital of Japan is Tokyo.\n"
+    asked = lily("run", "What is the capital", "-", *GREEDY, stdin="of Japan?")
+    assert asked.returncode == 0 and asked.stdout.strip()
+    assert lily("run", *GREEDY, stdin="").returncode == 1
+    assert lily("run", *GREEDY, stdin=b"\xff\xfe".decode("latin-1")).returncode == 0
+
+
+def test_a_silent_pipe_does_not_hang(lily_bin):
+    process = subprocess.Popen([lily_bin, "run", QUESTION, *GREEDY], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.read() == "The capital of Japan is Tokyo.\n"
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_json_output_and_quiet(lily):
+    answer = json.loads(lily("run", QUESTION, *GREEDY, "--json").stdout)
+    assert answer["content"] == "The capital of Japan is Tokyo." and answer["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] > 3
+    quiet = lily("run", QUESTION, *GREEDY, "--quiet")
+    assert quiet.stdout == "The capital of Japan is Tokyo.\n" and quiet.stderr == ""
+
+
+def test_length_stop_and_seed(lily):
+    short = json.loads(lily("run", QUESTION, *GREEDY, "--json", "--max-tokens", "3").stdout)
+    assert short["finish_reason"] == "length" and short["usage"]["completion_tokens"] == 3
+    stopped = lily("run", QUESTION, *GREEDY, "--stop", "Tok", "--quiet")
+    assert stopped.stdout == "The capital of Japan is \n"
+    story = ["run", "Tell me a story about a fox who finds a bell.", "--thinking", "off", "--temperature", "1", "--quiet"]
+    first, again = (lily(*story, "--seed", 5).stdout for _ in range(2))
+    assert first == again
+    assert any(lily(*story, "--seed", seed).stdout != first for seed in [6, 7, 8])
+
+
+def test_flags_as_environment_variables(lily):
+    env = {"LILY_TEMPERATURE": "0", "LILY_THINKING": "off", "LILY_MAX_TOKENS": "2", "LILY_JSON": "true"}
+    answer = json.loads(lily("run", QUESTION, env=env).stdout)
+    assert answer["usage"]["completion_tokens"] == 2
+    bad = lily("run", QUESTION, env={"LILY_TEMPERATURE": "hot"})
+    assert bad.returncode == 2 and "temperature" in bad.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["run", "x", "--temperature", "-1"], ["run", "x", "--top-p", "0"], ["run", "x", "--threads", "0"],
+    ["run", "x", "--unknown-flag"], ["run", "x", "--device", "tpu"], ["serve", "--port", "99999"], ["frobnicate"],
+    ["logits"], ["run", "x", "--cache-memory", "lots"], ["run", "x", "--precision", "fast"],
+])
+def test_wrong_usage_is_an_error(lily, arguments):
+    done = lily(*arguments)
+    assert done.returncode == 2 and done.stderr.startswith("error:")
+
+
+def test_a_context_beyond_the_model_is_refused(lily):
+    done = lily("run", QUESTION, "--context", "100000")
+    assert done.returncode == 1 and "8192" in done.stderr
+    done = lily("run", "word " * 400, "--context", "64")
+    assert done.returncode == 1 and "maximum context length is 64" in done.stderr
+
+
+def test_missing_and_wrong_models_are_named(lily, tmp_path):
+    nowhere = lily("run", "x", "--model", tmp_path / "nothing")
+    assert nowhere.returncode == 1 and "nothing" in nowhere.stderr
+    hub = lily("run", "x", "--model", "some-org/some-model", env={"HF_HOME": str(tmp_path)})
+    assert hub.returncode == 1 and "hf download some-org/some-model" in hub.stderr
+    broken = tmp_path / "broken"
+    shutil.copytree(FIXTURES / "nano", broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    began = time.monotonic()
+    cut = lily("run", "x", "--model", broken)
+    assert cut.returncode == 1 and "model.safetensors" in cut.stderr and "panicked" not in cut.stderr
+    assert time.monotonic() - began < 5
+
+
+def test_a_model_of_the_hugging_face_cache(lily, tmp_path):
+    repository = tmp_path / "hub" / "models--lily--nano"
+    snapshot = repository / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(FIXTURES / "nano", snapshot, ignore=shutil.ignore_patterns("goldens"))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    done = lily("inspect", "lily/nano", env={"HF_HOME": str(tmp_path)})
+    assert done.returncode == 0 and done.stdout.startswith("lily/nano")
+
+
+def test_inspect(lily):
+    text = lily("inspect", FIXTURES / "micro").stdout
+    assert "24, 8 active" in text and "read per token" in text
+    data = json.loads(lily("inspect", FIXTURES / "micro", "--json", "--context", "1000").stdout)
+    assert data["memory"]["context"] == 1000 and data["geometry"]["num_experts"] == 24
+
+
+def test_doctor(lily):
+    assert "cpu      works" in lily("doctor").stdout
+    report = json.loads(lily("doctor", "--json").stdout)
+    assert [d["name"] for d in report["devices"] if d["works"]] == ["cpu"]
+    assert report["processors"] == len(os.sched_getaffinity(0))
+
+
+def test_help_has_examples(lily):
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits"]:
+        done = lily(command, "--help")
+        assert done.returncode == 0 and "Examples:" in done.stdout and "LILY_" in done.stdout, command
+
+
+def test_a_conversation(lily):
+    lines = "My name \\\nis Tom.\n/help\n\nWhat is the capital of Japan?\n/nosuch\n/quit\nnever read\n"
+    done = lily("chat", *GREEDY, stdin=lines)
+    assert done.returncode == 0
+    assert "Tokyo" in done.stdout and "/nosuch is not a command" in done.stderr and "reused" in done.stderr
+    assert done.stderr.count("tok/s") == 4  # two answers, two rates each
+
+
+def test_ctrl_c_ends_an_answer_with_130(lily_bin):
+    process = subprocess.Popen([lily_bin, "run", "Tell me a story about a fox who finds a bell.", "--temperature", "2",
+                                "--top-p", "1", "--top-k", "0", "--thinking", "off"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode in (0, 130), err  # 0 if the answer was already complete
+    assert b"panicked" not in err
+
+
+def test_a_reader_that_leaves_is_no_error(lily_bin):
+    line = f"{lily_bin} run 'List five fruits.' --thinking off 2>/dev/null | head -c 2; exit ${{PIPESTATUS[0]}}"
+    assert subprocess.run(["bash", "-c", line], capture_output=True, stdin=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+def test_readme_names_the_commands():
+    readme = (ROOT / "README.md").read_text()
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits"]:
+        assert f"lily {command}" in readme
