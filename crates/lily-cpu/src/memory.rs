@@ -121,9 +121,12 @@ impl<'a> Args<'a> {
         unsafe { std::slice::from_raw_parts_mut(p.cast::<u32>().add(start), len) }
     }
 
-    /// f32 values of an operand.
-    pub(crate) fn f32_len(&self, i: usize) -> usize {
-        self.mutable(i).1 / 4
+    /// Where an output's `len` f32 from `start` on stand, for a task that writes only some of them.
+    pub(crate) fn f32_ptr(&self, i: usize, start: usize, len: usize) -> *mut f32 {
+        let (p, bytes) = self.mutable(i);
+        assert!(4 * (start + len) <= bytes, "binding {i}: {start} + {len} f32 of {bytes} bytes");
+        // SAFETY: within the operand (asserted).
+        unsafe { p.cast::<f32>().add(start) }
     }
 
     /// Keys or values of a slot.

@@ -1,5 +1,6 @@
 //! The state of sequences: recurrent state of their own, keys and values in pages shared by reference.
 
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +15,20 @@ pub(crate) const PAGE_TOKENS: usize = BLOCK_KEYS;
 
 /// Keys and values of `PAGE_TOKENS` tokens in all attention layers: [attention layers, 2, kv_heads, PAGE_TOKENS,
 /// head_dim]. A head's keys stand together, so that a page is a block of the attention loop.
-type Page = Arc<Box<[f32]>>;
+type Page = Arc<PageMemory>;
+
+/// Cells, because sequences and snapshots hold a page by shared reference, and a plan that runs writes through it.
+struct PageMemory(Box<[UnsafeCell<f32>]>);
+
+// SAFETY: cells are written only by tasks of a running plan, under the rules of `crate::memory::Args`, and by
+// `State::reserve`, which has the device to itself; a plan writes only pages that `State::reserve` gave to one sequence.
+unsafe impl Sync for PageMemory {}
+
+impl PageMemory {
+    fn start(&self) -> *mut f32 {
+        UnsafeCell::raw_get(self.0.as_ptr())
+    }
+}
 
 /// One layer's keys, or values, of one sequence.
 #[derive(Clone, Copy)]
@@ -150,21 +164,10 @@ impl State {
 
     pub(crate) fn open(&mut self) -> Result<SequenceId, DeviceError> {
         self.check("the recurrent state of a sequence", self.recurrent_bytes())?;
-        let recurrent = self.zeros("the recurrent state of a sequence", self.sizes.recurrent)?;
+        let recurrent = zeros("the recurrent state of a sequence", self.sizes.recurrent)?;
         let id = SequenceId(self.fresh());
         self.sequences.insert(id, Sequence { pages: Vec::new(), recurrent });
         Ok(id)
-    }
-
-    fn zeros(&self, what: &'static str, len: usize) -> Result<Box<[f32]>, DeviceError> {
-        let mut v = Vec::new();
-        v.try_reserve_exact(len).map_err(|_| DeviceError::OutOfMemory {
-            what,
-            need_bytes: 4 * len,
-            left_bytes: 0,
-        })?;
-        v.resize(len, 0.0);
-        Ok(v.into_boxed_slice())
     }
 
     pub(crate) fn close(&mut self, id: SequenceId) {
@@ -218,16 +221,17 @@ impl State {
         self.check(WHAT, fresh * self.page_bytes())?;
         let mut pages = Vec::with_capacity(fresh);
         for _ in 0..fresh {
-            pages.push(Arc::new(self.zeros(WHAT, self.sizes.page)?));
+            pages.push(Arc::new(PageMemory(zeros(WHAT, self.sizes.page)?)));
         }
         self.pages_alive += fresh;
         for (room, need) in rooms.iter().zip(needs) {
             let sequence = self.sequences.get_mut(&room.sequence).ok_or_else(|| unknown(room.sequence))?;
             if let Some(shared) = need.copy
-                && let Some(mut page) = pages.pop()
+                && let Some(page) = pages.pop()
             {
-                if let Some(page) = Arc::get_mut(&mut page) {
-                    page.copy_from_slice(&sequence.pages[shared]);
+                // SAFETY: both pages have `sizes.page` values, one of them is not in use yet, and no plan runs.
+                unsafe {
+                    page.start().copy_from_nonoverlapping(sequence.pages[shared].start(), self.sizes.page);
                 }
                 sequence.pages[shared] = page;
             }
@@ -264,7 +268,7 @@ impl State {
 
     /// Page starts of a sequence. Only pages that [`State::reserve`] made writable are written through them.
     pub(crate) fn page_starts(&self, id: SequenceId) -> Result<Vec<*mut f32>, DeviceError> {
-        Ok(self.sequence(id)?.pages.iter().map(|p| p.as_ptr().cast_mut()).collect())
+        Ok(self.sequence(id)?.pages.iter().map(|p| p.start()).collect())
     }
 
     /// Where a layer's keys (values: `kv_layer` further) start in a page, in f32.
@@ -294,6 +298,15 @@ impl State {
     pub(crate) fn read(&self, id: SequenceId, layer: usize, conv: bool) -> Result<Vec<f32>, DeviceError> {
         Ok(self.sequence(id)?.recurrent[self.recurrent_range(layer, conv)?].to_vec())
     }
+}
+
+/// Zeros (of f32, or of cells of it), or an error where the system has no memory left.
+fn zeros<T: Default>(what: &'static str, len: usize) -> Result<Box<[T]>, DeviceError> {
+    let mut v = Vec::new();
+    let need_bytes = len * size_of::<T>();
+    v.try_reserve_exact(len).map_err(|_| DeviceError::OutOfMemory { what, need_bytes, left_bytes: 0 })?;
+    v.resize_with(len, T::default);
+    Ok(v.into_boxed_slice())
 }
 
 fn unknown(id: SequenceId) -> DeviceError {

@@ -112,9 +112,7 @@ pub(crate) fn scan(k: &DeltaScan, t: Task<'_>) {
         // SAFETY: a task has these rows of S, and their values of y, to itself; the loops belong to this processor.
         unsafe {
             // the values of y of one row lie `values` apart; their span ends with the last token's
-            let y = t.args.f32_mut(6, y_start, 1).as_mut_ptr();
-            let last = y_start + (k.rows - 1) * values;
-            assert!(last < t.args.f32_len(6));
+            let y = t.args.f32_ptr(6, y_start, (k.rows - 1) * values + 1);
             let state = t.args.f32_mut(7 + slot, (head * k.value_dim + row) * k.key_dim, k.key_dim);
             let scan = RowScan {
                 q: from(0, token * keys + key_head * k.key_dim),

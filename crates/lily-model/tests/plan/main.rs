@@ -32,7 +32,8 @@ prop_compose! {
         conv_taps in 2usize..6,
         (experts, top_k) in (1usize..9).prop_flat_map(|experts| (Just(experts), 1..=experts)),
         (expert_width, shared_width) in (select(vec![32, 64, 96]), select(vec![32, 160])),
-        (bits, gate_bits) in (select(vec![2, 3, 4, 5, 6, 8]), select(vec![4, 8])),
+        (bits, router_bits, up_bits) in
+            (select(vec![2, 3, 4, 5, 6, 8]), select(vec![4, 8]), select(vec![3, 4, 6])),
         (tied, extras, f32_vectors) in any::<(bool, bool, bool)>(),
     ) -> Spec {
         let mut spec = Spec::tiny();
@@ -44,7 +45,9 @@ prop_compose! {
         g.moe = MoeGeometry { experts, top_k, expert_width, shared_width };
         spec.end_tokens = vec![0];
         spec.format = Format { bits, group: 32 };
-        spec.gates = Format { bits: gate_bits, group: 64 };
+        spec.gates = Format { bits: router_bits, group: 64 };
+        // beside gate matrices of another format
+        spec.overrides = vec![("up_proj".into(), Format { bits: up_bits, group: 64 })];
         (spec.tied, spec.extras, spec.f32_vectors) = (tied, extras, f32_vectors);
         spec
     }
