@@ -31,7 +31,8 @@ impl TensorSource for Model {
 pub struct CpuOptions {
     /// Threads; `None` takes one for each processor that this process may use.
     pub threads: Option<usize>,
-    /// Keep each thread on its own processor.
+    /// Keep each thread on its own processor, where there is a thread for each: with fewer, two programs that pin would
+    /// share the first processors and leave the others idle.
     pub pin: bool,
     /// The instruction set; `None` takes the best.
     pub isa: Option<Isa>,
@@ -65,13 +66,14 @@ impl CpuDevice {
             .ok_or_else(|| DeviceError::Failed(format!("this processor does not have {}", isa.name())))?;
         let all = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.unwrap_or(all).max(1);
+        let pin = options.pin && threads == all;
         Ok(CpuDevice {
             tensors,
             geometry: geometry.clone(),
-            pool: Pool::new(threads, options.pin && threads <= all),
+            pool: Pool::new(threads, pin),
             isa,
             loops,
-            pin: options.pin && threads <= all,
+            pin,
             arena: Block::default(),
             logits: Block::default(),
             rows: Block::default(),
