@@ -27,6 +27,7 @@ mod model;
 mod stream;
 mod template;
 mod tokenizer;
+mod tools;
 
 pub use chat::{Chat, EXTRA_OPTIONS, Message, Prompt, Role, ToolCall};
 pub use error::{MessageError, PromptError, TextError};
@@ -34,3 +35,4 @@ pub use messages::parse_messages;
 pub use model::{CutMarkers, TextModel, TextParts};
 pub use stream::{Channel, Delta, Detokenizer, OutputOptions, OutputStream, Step, StopMatcher};
 pub use tokenizer::Tokenizer;
+pub use tools::{ContentDelta, ToolCallParser};
