@@ -1,4 +1,8 @@
 //! minijinja, set up as transformers sets up jinja2, and bounded: a template comes with a checkpoint and is not trusted.
+//!
+//! Two operators of minijinja 3.1 work without paying fuel, so a template made for it can still exhaust the memory: `+`
+//! of two lists copies them once thirty-two joins are nested, and `~` of a list prints it. Everything else that makes
+//! text or walks through a value is charged, here or there.
 
 use std::error::Error as _;
 use std::io;

@@ -4,7 +4,8 @@
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::json::{python_float, tojson};
+use super::json::tojson;
+use super::python::text_of;
 use super::whitespace::{is_blank, strip};
 
 /// The message of a template's own `raise_exception`, found again as the source of the engine's error.
@@ -26,29 +27,24 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.set_unknown_method_callback(method);
-    environment.set_formatter(|out, state, value| match python_number(value) {
-        Some(text) => out.write_str(&text).map_err(Error::from),
-        None => minijinja::escape_formatter(out, state, value),
+    environment.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+            out.write_str(&text_of(state, value)?).map_err(Error::from)
+        }
+        _ => minijinja::escape_formatter(out, state, value),
     });
 }
 
-/// A float as Python writes it; the engine's own way differs from 1e16 on and below 1e-4.
-fn python_number(value: &Value) -> Option<String> {
-    let float = value.kind() == ValueKind::Number && !value.is_integer();
-    float.then(|| f64::try_from(value.clone()).ok().map(python_float))?
-}
-
-/// `str(value)`.
-fn string(value: &Value) -> Value {
-    match python_number(value) {
-        Some(text) => Value::from(text),
-        None if value.kind() == ValueKind::String => value.clone(),
-        None => Value::from(value.to_string()),
+/// The filter: `str(value)`.
+fn string(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.clone()),
+        _ => text_of(state, value).map(Value::from),
     }
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = message.to_string();
+fn raise_exception(state: &State<'_, '_>, message: &Value) -> Result<Value, Error> {
+    let message = text_of(state, message)?;
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
@@ -62,12 +58,12 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// The filter: `str(value).strip(characters)`.
-fn trim(value: &Value, characters: Option<&str>) -> Value {
+fn trim(state: &State<'_, '_>, value: &Value, characters: Option<&str>) -> Result<Value, Error> {
     let owned;
     let text = match value.as_str() {
         Some(text) => text,
         None => {
-            owned = value.to_string();
+            owned = text_of(state, value)?;
             &owned
         }
     };
@@ -75,7 +71,7 @@ fn trim(value: &Value, characters: Option<&str>) -> Value {
         Some(characters) => text.trim_matches(|c| characters.contains(c)),
         None => strip(text),
     };
-    Value::from(trimmed)
+    Ok(Value::from(trimmed))
 }
 
 /// Python's methods. `strip` and its kin without arguments are done here, because Python's idea of a blank is wider.

@@ -3,8 +3,8 @@
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Nesting deeper than this is refused, so that a hostile value cannot exhaust the stack.
-const DEEPEST: usize = 200;
+use super::python::{DEEPEST, ITEM_FUEL, float};
+
 /// Indentation wider than this is refused: its product with the depth is what gets written.
 const WIDEST_INDENT: usize = 64;
 
@@ -89,7 +89,7 @@ struct Writer {
 
 impl Writer {
     fn value(&mut self, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-        state.consume_fuel(1)?;
+        state.consume_fuel(ITEM_FUEL)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -151,7 +151,12 @@ impl Writer {
             self.out.push_str(&value.to_string());
         } else {
             let number = f64::try_from(value.clone())?;
-            self.out.push_str(&python_float(number));
+            self.out.push_str(&match number {
+                f64::INFINITY => "Infinity".to_owned(),
+                f64::NEG_INFINITY => "-Infinity".to_owned(),
+                number if number.is_nan() => "NaN".to_owned(),
+                number => float(number),
+            });
         }
         Ok(())
     }
@@ -214,25 +219,6 @@ impl Writer {
 /// noncharacters never occur in text that is interchanged.
 fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{FDD0}'..='\u{FDEF}') || (c as u32) & 0xFFFE == 0xFFFE
-}
-
-/// `repr(float)`: the shortest digits that read back, an exponent below 1e-4 and from 1e16 on.
-pub(super) fn python_float(number: f64) -> String {
-    if !number.is_finite() {
-        let name = if number.is_nan() { "NaN" } else { "Infinity" };
-        return if number < 0.0 { format!("-{name}") } else { name.to_owned() };
-    }
-    let scientific = format!("{number:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else {
-        return scientific;
-    };
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if number != 0.0 && !(-4..16).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}e{sign}{:02}", exponent.abs());
-    }
-    let plain = format!("{number}");
-    if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
 fn wrong(reason: &str) -> Error {

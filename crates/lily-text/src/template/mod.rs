@@ -9,6 +9,7 @@ mod engine;
 mod functions;
 mod json;
 mod protect;
+mod python;
 mod repair;
 mod whitespace;
 

@@ -58,7 +58,15 @@ enum Cut<'t> {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer").field("size", &self.size()).field("added", &self.added.len()).finish()
+        let encoder = match &self.encoder {
+            Encoder::Pieces { .. } => "Pieces",
+            Encoder::Library(_) => "Library",
+        };
+        f.debug_struct("Tokenizer")
+            .field("size", &self.size())
+            .field("added", &self.added.len())
+            .field("encoder", &encoder)
+            .finish()
     }
 }
 
