@@ -212,6 +212,10 @@ fn text_that_is_no_call() {
     let example = PARIS.replace('P', " P");
     is_text(&format!("<tool_call>\n<function=unknown>\n<parameter=a>\n{example}\n</tool_call>"));
     check(&format!("<tool_call>\n{PARIS}"), "<tool_call>", &[PARIS_CALL]);
+    // The unknown block ends with a line, so the next function begins one.
+    let unclosed = "<tool_call>\n<function=unknown>\n";
+    let rest = PARIS.strip_prefix("<tool_call>\n").unwrap();
+    check(&format!("{unclosed}{rest}"), unclosed, &[PARIS_CALL]);
 }
 
 #[test]
@@ -405,7 +409,7 @@ fn a_parameter_given_twice() {
 #[test]
 fn long_parts_take_linear_time() {
     let begun = std::time::Instant::now();
-    let content = "<tool_call>x<function=".repeat(50_000);
+    let content = "<tool_call>x<function=".repeat(300_000);
     assert_eq!(collect(&TOOLS, &[&content], End::Finish).0, content);
     let value = "</parameter> <parameter=a>\n".repeat(50_000);
     let content = format!("<function=write>\n<parameter=path>\n{value}</parameter></function>");

@@ -267,3 +267,62 @@ impl Hasher for PairHasher {
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A vocabulary of the bytes and of random joins over three letters, deep enough for tokens of a hundred bytes.
+    fn merges(joins: &[(u32, u32)]) -> Merges {
+        let bytes = std::array::from_fn(|byte| byte as u32);
+        let (mut lengths, mut list) = (vec![1; 256], Vec::new());
+        let mut known = vec![u32::from(b'a'), u32::from(b'b'), u32::from(b'c')];
+        for &(left, right) in joins {
+            // Recent tokens more often, or all would be short.
+            let pick = |n: u32| known[known.len() - 1 - (n as usize % known.len().min(8))];
+            let (left, right, token) = (pick(left), pick(right), lengths.len() as u32);
+            let length = lengths[left as usize] + lengths[right as usize];
+            if length > 100 || list.iter().any(|&(l, r, _)| (l, r) == (left, right)) {
+                continue;
+            }
+            lengths.push(length);
+            list.push((left, right, token));
+            known.push(token);
+        }
+        Merges::new(bytes, lengths, list.into_iter())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// Borders between blocks do not show, however long the tokens beside them are.
+        #[test]
+        fn blocks_equal_the_whole(
+            joins in prop::collection::vec((any::<u32>(), any::<u32>()), 1..40),
+            unit in "[abc]{1,12}",
+            noise in "[abc]{0,40}",
+            count in 100usize..400,
+        ) {
+            let merges = merges(&joins);
+            let text = format!("{noise}{}{noise}", unit.repeat(count));
+            let (mut blocks, mut whole) = (vec![7], vec![7]);
+            merges.encode(text.as_bytes(), &mut blocks);
+            merges.encode_with_heap(text.as_bytes(), &mut whole);
+            prop_assert_eq!(blocks, whole);
+        }
+
+        #[test]
+        fn short_pieces_equal_the_heap(
+            joins in prop::collection::vec((any::<u32>(), any::<u32>()), 1..40),
+            text in "[abcd]{1,32}",
+        ) {
+            let merges = merges(&joins);
+            let (mut short, mut heap) = (vec![7], vec![7]);
+            merges.encode_short(text.as_bytes(), &mut short);
+            merges.encode_with_heap(text.as_bytes(), &mut heap);
+            prop_assert_eq!(short, heap);
+        }
+    }
+}

@@ -278,9 +278,6 @@ impl ToolCallParser {
         match look(&self.held[self.at..], followers) {
             Look::Tag(_) => {
                 self.end_value(start, end, tag);
-                if tag != PARAMETER_CLOSE {
-                    self.at = end;
-                }
                 self.state = State::Body;
                 true
             }
