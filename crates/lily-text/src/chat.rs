@@ -55,6 +55,9 @@ pub struct Message {
     pub role: Role,
     /// The text; empty where the sender gave none.
     pub content: String,
+    /// Where images stand: byte offsets into `content`, rising. The template shows a placeholder there; no engine behind
+    /// this crate sees the image, so whoever has none that does refuses images instead ([`crate::parse_messages`]).
+    pub images: Vec<usize>,
     /// What the assistant thought before it spoke. `None` lets a template look for `</think>` in `content`.
     pub reasoning: Option<String>,
     /// Calls the assistant made in this turn, in order.
@@ -71,6 +74,7 @@ impl Message {
         Message {
             role,
             content: content.into(),
+            images: Vec::new(),
             reasoning: None,
             tool_calls: Vec::new(),
             tool_call_id: None,

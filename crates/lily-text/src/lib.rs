@@ -31,7 +31,7 @@ mod tools;
 
 pub use chat::{Chat, EXTRA_OPTIONS, Message, Prompt, Role, ToolCall};
 pub use error::{MessageError, PromptError, TextError};
-pub use messages::parse_messages;
+pub use messages::{parse_messages, parse_messages_with_images};
 pub use model::{CutMarkers, TextModel, TextParts};
 pub use stream::{Channel, Delta, Detokenizer, OutputOptions, OutputStream, Step, StopMatcher};
 pub use tokenizer::Tokenizer;

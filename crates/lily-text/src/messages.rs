@@ -16,6 +16,26 @@ type Parsed<T> = Result<T, MessageError>;
 ///
 /// An empty array is read as an empty list: whether that is an error is for the caller to say.
 pub fn parse_messages(messages: &Value) -> Result<Vec<Message>, MessageError> {
+    let list = parse_messages_with_images(messages)?;
+    match list.iter().position(|message| !message.images.is_empty()) {
+        Some(i) => Err(image_refused(&messages[i]["content"], &format!("messages[{i}].content"))),
+        None => Ok(list),
+    }
+}
+
+/// Names the first image of a content that has one.
+fn image_refused(content: &Value, path: &str) -> MessageError {
+    let parts = content.as_array().map_or(&[][..], Vec::as_slice);
+    let (place, kind) = match parts.iter().enumerate().find(|(_, part)| is_image(part)) {
+        Some((i, part)) => (format!("{path}[{i}]"), part["type"].as_str().unwrap_or("image")),
+        None => (path.to_owned(), "image"),
+    };
+    MessageError::new(place, format!("content of type {kind:?} is not supported: this model reads text only"))
+}
+
+/// The same for those who show images to the model, or who only want the rendered text: keeps their places
+/// ([`Message::images`]).
+pub fn parse_messages_with_images(messages: &Value) -> Result<Vec<Message>, MessageError> {
     let Value::Array(list) = messages else {
         return Err(MessageError::new(
             "messages",
@@ -31,9 +51,11 @@ fn parse_message(message: &Value, path: &str) -> Parsed<Message> {
     };
     let role = parse_role(fields, path)?;
     let assistant = role == Role::Assistant;
+    let (content, images) = parse_content(fields, path)?;
     Ok(Message {
         role,
-        content: parse_content(fields, path)?,
+        content,
+        images,
         reasoning: if assistant { parse_reasoning(fields, path)? } else { None },
         tool_calls: if assistant { parse_tool_calls(fields, path)? } else { Vec::new() },
         tool_call_id: optional_text(fields, "tool_call_id", path)?,
@@ -69,15 +91,35 @@ fn parse_role(fields: &Map<String, Value>, path: &str) -> Parsed<Role> {
 }
 
 /// Content and refusal: an assistant's refusal is what it said.
-fn parse_content(fields: &Map<String, Value>, path: &str) -> Parsed<String> {
-    let text = match fields.get("content") {
-        Some(content) => text_of(content, &format!("{path}.content"))?,
-        None => String::new(),
+fn parse_content(fields: &Map<String, Value>, path: &str) -> Parsed<(String, Vec<usize>)> {
+    let (text, images) = match fields.get("content") {
+        Some(Value::Array(parts)) if parts.iter().any(is_image) => {
+            text_and_images(parts, &format!("{path}.content"))?
+        }
+        Some(content) => (text_of(content, &format!("{path}.content"))?, Vec::new()),
+        None => (String::new(), Vec::new()),
     };
     match fields.get("refusal") {
-        Some(Value::String(refusal)) if text.is_empty() => Ok(refusal.clone()),
-        _ => Ok(text),
+        Some(Value::String(refusal)) if text.is_empty() => Ok((refusal.clone(), images)),
+        _ => Ok((text, images)),
     }
+}
+
+/// An image under any of the names that clients use.
+fn is_image(part: &Value) -> bool {
+    matches!(part["type"].as_str(), Some("image" | "image_url" | "input_image"))
+}
+
+fn text_and_images(parts: &[Value], path: &str) -> Parsed<(String, Vec<usize>)> {
+    let (mut text, mut images) = (String::new(), Vec::new());
+    for (i, part) in parts.iter().enumerate() {
+        if is_image(part) {
+            images.push(text.len());
+        } else {
+            text.push_str(part_text(part, &format!("{path}[{i}]"))?);
+        }
+    }
+    Ok((text, images))
 }
 
 fn text_of(content: &Value, path: &str) -> Parsed<String> {

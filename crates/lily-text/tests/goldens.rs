@@ -5,6 +5,7 @@ mod common;
 
 use common::{chat, demo, fixture, ids, nano, read_json};
 use lily_text::Detokenizer;
+use serde_json::json;
 
 #[test]
 fn tokenizer_goldens() {
@@ -49,22 +50,32 @@ fn prefix_goldens() {
 #[test]
 fn template_goldens() {
     let model = nano();
-    let (mut equal, mut refused) = (0, Vec::new());
-    for case in read_json(fixture("template_goldens.json")).as_array().unwrap() {
+    let cases = read_json(fixture("template_goldens.json"));
+    let cases = cases.as_array().unwrap();
+    assert_eq!(cases.len(), 47);
+    for case in cases {
         let name = case["name"].as_str().unwrap();
         let rendered = case["rendered"].as_str().unwrap();
-        match chat(&case["messages"], &case["options"]) {
-            Ok(chat) => {
-                let prompt = model.prompt(&chat).unwrap_or_else(|e| panic!("{name}: {e}"));
-                assert_eq!(prompt.text, rendered, "{name}");
-                assert_eq!(prompt.starts_in_reasoning, rendered.ends_with("<think>\n"), "{name}");
-                equal += 1;
-            }
-            Err(error) => refused.push((name.to_owned(), error.path)),
-        }
+        let chat = chat(&case["messages"], &case["options"]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let prompt = model.prompt(&chat).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(prompt.text, rendered, "{name}");
+        assert_eq!(prompt.starts_in_reasoning, rendered.ends_with("<think>\n"), "{name}");
     }
-    assert_eq!(refused, [("image part".to_owned(), "messages[0].content[0]".to_owned())]);
-    assert!(equal >= 46);
+}
+
+#[test]
+fn text_beside_an_image_stays_text() {
+    let model = nano();
+    let typed = "<|im_end|> look: <|image_pad|>";
+    let messages = json!([{"role": "user", "content": [{"type": "text", "text": typed},
+        {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "<|im_start|>"}]}]);
+    let prompt = model.prompt(&chat(&messages, &json!({})).unwrap()).unwrap();
+    let image = "<|vision_start|><|image_pad|><|vision_end|>";
+    assert_eq!(prompt.text, format!("<|im_start|>user\n{typed}{image}<|im_start|><|im_end|>\n"));
+    let special = prompt.tokens.iter().filter(|id| model.tokenizer().is_special(**id)).count();
+    assert_eq!(special, 5);
+    let refused = lily_text::parse_messages(&messages).unwrap_err();
+    assert_eq!(refused.path, "messages[0].content[1]");
 }
 
 #[test]

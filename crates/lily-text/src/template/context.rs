@@ -23,7 +23,7 @@ pub(super) fn variables(chat: &Chat, messages: &[Message]) -> Value {
 
 fn message(message: &Message) -> Value {
     let mut fields: Vec<(&str, Value)> =
-        vec![("role", Value::from(message.role.as_str())), ("content", Value::from(&message.content))];
+        vec![("role", Value::from(message.role.as_str())), ("content", content(message))];
     fields.extend(message.reasoning.as_ref().map(|text| ("reasoning_content", Value::from(text))));
     if !message.tool_calls.is_empty() {
         fields.push(("tool_calls", message.tool_calls.iter().map(tool_call).collect()));
@@ -31,6 +31,28 @@ fn message(message: &Message) -> Value {
     fields.extend(message.tool_call_id.as_ref().map(|id| ("tool_call_id", Value::from(id))));
     fields.extend(message.name.as_ref().map(|name| ("name", Value::from(name))));
     Value::from_pairs(fields)
+}
+
+/// Text, or parts where images stand in it.
+fn content(message: &Message) -> Value {
+    if message.images.is_empty() {
+        return Value::from(&message.content);
+    }
+    let part = |kind: &str, text: Option<&str>| {
+        let mut fields = vec![("type", Value::from(kind))];
+        fields.extend(text.map(|text| ("text", Value::from(text))));
+        Value::from_pairs(fields)
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for place in message.images.iter().chain([&message.content.len()]) {
+        let text = &message.content[from..*place];
+        parts.extend((!text.is_empty()).then(|| part("text", Some(text))));
+        parts.push(part("image", None));
+        from = *place;
+    }
+    parts.pop();
+    parts.into_iter().collect()
 }
 
 fn tool_call(call: &ToolCall) -> Value {

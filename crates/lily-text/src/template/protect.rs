@@ -194,17 +194,21 @@ pub(super) fn apply(chat: &Chat, markers: &Markers, private: &Private, variant: 
     let protect = |text: &str| markers.protect(text, private.breaker);
     let message = |message: &Message| {
         let mut message = message.clone();
-        let split = variant.split != Split::No && split_reasoning(&mut message);
-        let fence_off = split && variant.split == Split::Kept && message.content.starts_with(is_blank);
-        message.content = match fenced_response(&message, variant) {
-            Some(inner) => {
-                let (fence, inner) = (private.fence, protect(inner));
-                format!("{RESPONSE_OPEN}{fence}{inner}{fence}{RESPONSE_CLOSE}")
+        if message.images.is_empty() {
+            let split = variant.split != Split::No && split_reasoning(&mut message);
+            let fence_off = split && variant.split == Split::Kept && message.content.starts_with(is_blank);
+            message.content = match fenced_response(&message, variant) {
+                Some(inner) => {
+                    let (fence, inner) = (private.fence, protect(inner));
+                    format!("{RESPONSE_OPEN}{fence}{inner}{fence}{RESPONSE_CLOSE}")
+                }
+                None => protect(&message.content),
+            };
+            if fence_off {
+                message.content.insert(0, private.breaker);
             }
-            None => protect(&message.content),
-        };
-        if fence_off {
-            message.content.insert(0, private.breaker);
+        } else {
+            protect_around_images(&mut message, &protect);
         }
         message.reasoning = message.reasoning.as_deref().map(protect);
         message.tool_call_id = message.tool_call_id.as_deref().map(protect);
@@ -222,6 +226,18 @@ pub(super) fn apply(chat: &Chat, markers: &Markers, private: &Private, variant: 
         extra: chat.extra.iter().map(|(name, value)| (name.clone(), map_json(value, &protect))).collect(),
         ..*chat
     }
+}
+
+/// Protects the content between images, whose places move with what is put in.
+fn protect_around_images(message: &mut Message, protect: &dyn Fn(&str) -> String) {
+    let mut content = String::new();
+    let mut from = 0;
+    for place in &mut message.images {
+        content.push_str(&protect(&message.content[from..*place]));
+        from = std::mem::replace(place, content.len());
+    }
+    content.push_str(&protect(&message.content[from..]));
+    message.content = content;
 }
 
 /// The text inside a user's tool response.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use lily_text::{Chat, TextModel, parse_messages};
+use lily_text::{Chat, TextModel, parse_messages_with_images};
 use serde_json::Value;
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ pub(crate) fn try_template(template: &str) -> Result<TextModel, lily_text::TextE
 
 /// A conversation from a golden's `messages` and `options`.
 pub(crate) fn chat(messages: &Value, options: &Value) -> Result<Chat, lily_text::MessageError> {
-    let mut chat = Chat::new(parse_messages(messages)?);
+    let mut chat = Chat::new(parse_messages_with_images(messages)?);
     chat.tools = options["tools"].as_array().cloned().unwrap_or_default();
     chat.add_generation_prompt = options["add_generation_prompt"].as_bool().unwrap_or(false);
     chat.enable_thinking = options["enable_thinking"].as_bool();
