@@ -1,8 +1,9 @@
 //! Encoding speed of a tokenizer on one core, by kind of text and by length, to see that it is linear.
 //!
-//!     cargo run --release -p lily-text --example encode_speed -- FOLDER [FILE...]
+//!     cargo run --release -p lily-text --example encode_speed -- FOLDER [--at-least MB/S] [FILE...]
 //!
-//! FOLDER holds a tokenizer.json. Files are measured besides the built-in texts.
+//! FOLDER holds a tokenizer.json. Files are measured besides the built-in texts. With --at-least the exit status tells
+//! whether every text was encoded at that speed.
 
 use std::time::Instant;
 
@@ -10,7 +11,13 @@ use lily_text::TextModel;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args_os().skip(1);
-    let folder = arguments.next().ok_or("usage: encode_speed FOLDER [FILE...]")?;
+    let folder = arguments.next().ok_or("usage: encode_speed FOLDER [--at-least MB/S] [FILE...]")?;
+    let mut arguments = arguments.peekable();
+    let mut least = 0.0;
+    if arguments.next_if(|argument| argument == "--at-least").is_some() {
+        let number = arguments.next().ok_or("--at-least wants a number of MB/s")?;
+        least = number.to_string_lossy().parse()?;
+    }
     let started = cpu_seconds();
     let model = TextModel::from_dir(folder.as_ref())?;
     println!("loaded in {:.2} s", cpu_seconds() - started);
@@ -20,12 +27,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         texts.push((path.to_string_lossy().into_owned(), std::fs::read_to_string(&path)?));
     }
     println!("{:<24} {:>10} {:>10} {:>10}", "MB/s of", "1/16", "1/4", "whole");
+    let mut slowest = f64::INFINITY;
     for (name, text) in &texts {
-        let speeds: Vec<String> = [16, 4, 1]
-            .iter()
-            .map(|part| format!("{:>10.2}", speed(&model, cut(text, text.len() / part))))
-            .collect();
-        println!("{name:<24} {}", speeds.join(" "));
+        let speeds = [16, 4, 1].map(|part| speed(&model, cut(text, text.len() / part)));
+        println!("{name:<24} {}", speeds.map(|speed| format!("{speed:>10.2}")).join(" "));
+        slowest = speeds.into_iter().fold(slowest, f64::min);
+    }
+    if slowest < least {
+        return Err(format!("the slowest is {slowest:.2} MB/s, wanted {least} MB/s").into());
     }
     Ok(())
 }
