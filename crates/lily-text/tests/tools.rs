@@ -505,6 +505,13 @@ proptest! {
 
     #[test]
     fn no_word_is_lost_or_doubled(content in soup()) {
+        // A parameter given twice loses its earlier value.
+        let mut content = content;
+        for tag in ["<parameter=path>", "<parameter=content>"] {
+            if let Some((first, rest)) = content.split_once(tag) {
+                content = format!("{first}{tag}{}", rest.replace(tag, "</parameter>"));
+            }
+        }
         let (text, calls) = read(&content, End::Finish);
         let shown = calls.iter().fold(text, |all, (name, arguments)| format!("{all} {name} {arguments}"));
         for word in content.split(|c: char| !c.is_alphanumeric()).filter(|word| word.starts_with('w') && word.ends_with('w')) {
