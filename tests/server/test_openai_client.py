@@ -159,7 +159,7 @@ def test_bad_requests_are_bad_request_errors(scripted):
         ({"temperature": 9}, "temperature"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"extra_body": {"top_k": -1}}, "top_k"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, "tool_choice"),
     ]:
         with pytest.raises(openai.BadRequestError) as error:
             create(model=MODEL, messages=ASK, **options)

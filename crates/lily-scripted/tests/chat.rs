@@ -287,7 +287,6 @@ fn history_is_rendered() {
             {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         ],
         "tools": [{"type": "function", "function": {"name": "weather"}}],
-        "tool_choice": "none",
     });
     assert_eq!(server.chat(body).status, 200);
     let prompt = &server.engine.records()[0].prompt;
@@ -339,7 +338,11 @@ fn bad_requests_name_the_field() {
             "unsupported_parameter",
             "response_format",
         ),
-        (ask("x", json!({"tools": [{"type": "function"}]})), "unsupported_parameter", "tools"),
+        (
+            ask("x", json!({"tools": [{"type": "function"}]})),
+            "missing_required_parameter",
+            "tools[0].function",
+        ),
         (ask("x", json!({"tool_choice": "required"})), "unsupported_parameter", "tool_choice"),
         (ask("x", json!({"audio": {"voice": "a"}})), "unsupported_parameter", "audio"),
         (ask("x", json!({"extra_body": {"guided_json": {}}})), "unsupported_parameter", "guided_json"),

@@ -37,10 +37,11 @@ fn valid() -> Value {
             {"role": "user", "content": "and?", "name": "bob"},
         ],
         "stream": false, "stream_options": {"include_usage": true}, "n": 2, "seed": 3, "temperature": 0.5,
-        "top_p": 0.9, "top_k": 5, "min_p": 0.1, "logprobs": true, "top_logprobs": 2, "stop": ["a", "b"],
-        "logit_bias": {"3": 1.5}, "max_tokens": 10, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+        "top_p": 0.9, "top_k": 5, "min_p": 0.1, "logprobs": true, "top_logprobs": 2, "stop": ["q", "z"],
+        "logit_bias": {"3": 1.5}, "max_tokens": 300, "presence_penalty": 0.5, "frequency_penalty": 0.5,
         "chat_template_kwargs": {"enable_thinking": true}, "tools": [{"type": "function", "function": {"name": "f",
-        "parameters": {"type": "object", "properties": {"a": {"type": "array"}}}}}], "tool_choice": "none",
+        "parameters": {"type": "object", "properties": {"a": {"type": "array"}}}}}], "tool_choice": "auto",
+        "parallel_tool_calls": true,
         "reasoning_effort": "low", "extra_body": {"preserve_thinking": true}, "response_format": {"type": "text"},
     })
 }
@@ -120,7 +121,9 @@ fn scramble(bytes: &mut Vec<u8>, random: &mut Random) {
 
 #[test]
 fn mutated_requests_are_answered() {
-    let server = setup(r#"{"pieces": ["a thought", "</think>", "an answer"]}"#).start();
+    let call = "<tool_call>\n<function=f>\n<parameter=a>\n[1]\n</parameter>\n</function>\n</tool_call>";
+    let script = json!({"pieces": ["a thought", "</think>", "an answer\n", call]});
+    let server = setup(&script.to_string()).start();
     assert_eq!(server.chat(valid()).status, 200, "the request is valid before it is mutated");
     let mut taken = 0;
     for seed in 0..MUTATIONS {

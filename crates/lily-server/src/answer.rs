@@ -1,4 +1,5 @@
-//! From an engine's events to what a client may be told: text by channel, log probabilities, an end with its figures.
+//! From an engine's events to what a client may be told: text by channel, tool calls, log probabilities, an end with its
+//! figures.
 //!
 //! This is the one event model beneath every API family. It is a poll and not a future, because the body of a response
 //! is polled, and because dropping an [`Answer`] at any point must cancel its generation and nothing more.
@@ -11,6 +12,7 @@ use std::task::{Context, Poll};
 use lily_protocol::{Event, FinishReason, Generation, Token};
 use lily_text::{Channel, Delta, OutputStream, TextModel};
 
+use crate::calls::{CallReader, Said, ToolCall};
 use crate::logprobs::{HeldLogprobs, TokenLogprob};
 
 /// Something to tell the client about one answer.
@@ -18,8 +20,11 @@ use crate::logprobs::{HeldLogprobs, TokenLogprob};
 pub(crate) enum AnswerEvent {
     /// More reasoning.
     Reasoning(String),
-    /// More content, and the log probabilities of the tokens whose text is complete with it. Either may be empty.
+    /// More content, and the log probabilities of the tokens whose text is complete with it. Either may be empty: the
+    /// markup of a call is no content, but its tokens have log probabilities.
     Content(String, Vec<TokenLogprob>),
+    /// A call.
+    Call(ToolCall),
     /// The end; nothing follows.
     Finished(Ending),
     /// The engine gave up; nothing follows.
@@ -30,6 +35,8 @@ pub(crate) enum AnswerEvent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
     pub(crate) reason: FinishReason,
+    /// Calls that were made.
+    pub(crate) calls: usize,
     pub(crate) figures: Figures,
 }
 
@@ -47,6 +54,7 @@ pub(crate) struct Answer {
     /// `None` once it ended: the engine may use its place for others.
     generation: Option<Generation>,
     output: OutputStream,
+    calls: CallReader,
     text: Arc<TextModel>,
     held: Option<HeldLogprobs>,
     figures: Figures,
@@ -57,6 +65,7 @@ impl Answer {
     pub(crate) fn new(
         generation: Generation,
         output: OutputStream,
+        calls: CallReader,
         text: Arc<TextModel>,
         prompt_tokens: usize,
         logprobs: bool,
@@ -64,6 +73,7 @@ impl Answer {
         Answer {
             generation: Some(generation),
             output,
+            calls,
             text,
             held: logprobs.then(HeldLogprobs::default),
             figures: Figures { prompt_tokens, ..Figures::default() },
@@ -104,11 +114,11 @@ impl Answer {
                 self.figures.completion_tokens = usage.completion_tokens;
                 let rest = self.output.finish();
                 self.emit(rest);
-                let logprobs = self.held.as_mut().map(HeldLogprobs::release_all).unwrap_or_default();
-                if !logprobs.is_empty() {
-                    self.ready.push_back(AnswerEvent::Content(String::new(), logprobs));
+                if self.generation.is_some() {
+                    let logprobs = self.held.as_mut().map(HeldLogprobs::release_all).unwrap_or_default();
+                    self.content(String::new(), logprobs);
+                    self.end(reason);
                 }
-                self.end(reason);
             }
             Event::Failed(message) => self.fail(message),
         }
@@ -127,39 +137,64 @@ impl Answer {
             Channel::Marker => {}
         }
         self.emit(step.deltas);
-        if step.stopped.is_some() {
+        if step.stopped.is_some() && self.generation.is_some() {
             let logprobs = self.held.as_mut().map(HeldLogprobs::release_begun).unwrap_or_default();
-            if !logprobs.is_empty() {
-                self.ready.push_back(AnswerEvent::Content(String::new(), logprobs));
-            }
+            self.content(String::new(), logprobs);
             self.end(FinishReason::Stop);
         }
     }
 
-    /// What one event of the engine brings for one channel is told in one piece.
+    /// What one event of the engine brings for one channel is told in one piece. A call may end the answer.
     fn emit(&mut self, deltas: Vec<Delta>) {
         for delta in deltas {
-            match (delta, self.ready.back_mut()) {
-                (Delta::Reasoning(text), Some(AnswerEvent::Reasoning(before))) => before.push_str(&text),
-                (Delta::Reasoning(text), _) => self.ready.push_back(AnswerEvent::Reasoning(text)),
-                (Delta::Content(text), last) => {
+            match delta {
+                Delta::Reasoning(text) => match self.ready.back_mut() {
+                    Some(AnswerEvent::Reasoning(before)) => before.push_str(&text),
+                    _ => self.ready.push_back(AnswerEvent::Reasoning(text)),
+                },
+                Delta::Content(text) => {
                     let logprobs =
                         self.held.as_mut().map(|held| held.release(text.len())).unwrap_or_default();
-                    match last {
-                        Some(AnswerEvent::Content(before, earlier)) => {
-                            before.push_str(&text);
-                            earlier.extend(logprobs);
-                        }
-                        _ => self.ready.push_back(AnswerEvent::Content(text, logprobs)),
+                    self.content(String::new(), logprobs);
+                    let said = self.calls.push(text);
+                    self.say(said);
+                    if self.calls.is_over() {
+                        self.end(FinishReason::Stop);
+                        return;
                     }
                 }
             }
         }
     }
 
+    fn say(&mut self, said: Vec<Said>) {
+        for said in said {
+            match said {
+                Said::Text(text) => self.content(text, Vec::new()),
+                Said::Call(call) => self.ready.push_back(AnswerEvent::Call(call)),
+            }
+        }
+    }
+
+    fn content(&mut self, text: String, logprobs: Vec<TokenLogprob>) {
+        if text.is_empty() && logprobs.is_empty() {
+            return;
+        }
+        match self.ready.back_mut() {
+            Some(AnswerEvent::Content(before, earlier)) => {
+                before.push_str(&text);
+                earlier.extend(logprobs);
+            }
+            _ => self.ready.push_back(AnswerEvent::Content(text, logprobs)),
+        }
+    }
+
     fn end(&mut self, reason: FinishReason) {
         self.generation = None;
-        self.ready.push_back(AnswerEvent::Finished(Ending { reason, figures: self.figures }));
+        let rest = self.calls.finish(reason);
+        self.say(rest);
+        let ending = Ending { reason, calls: self.calls.calls(), figures: self.figures };
+        self.ready.push_back(AnswerEvent::Finished(ending));
     }
 
     fn fail(&mut self, message: String) {

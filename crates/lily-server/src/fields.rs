@@ -70,6 +70,9 @@ pub(crate) const CHAT: &[Field] = &[
     supported("preserve_thinking", "boolean", "Whether the reasoning of earlier turns stays in the prompt. Default: the template's."),
     supported("chat_template_kwargs", "object", "`enable_thinking`, `preserve_thinking` and `reasoning_effort`, as vLLM takes them. Other names as unknown fields."),
     supported("extra_body", "object", "Its fields count as fields of the request, where the request has not got them."),
+    supported("tools", "array", "Functions that the model may call, each `{\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}`. `strict` is taken without effect. Tools of other types are left out, and logged once."),
+    supported("tool_choice", "string", "`\"auto\"` (the default) or `\"none\"`, with which tools are not shown to the model and nothing is taken for a call. `\"required\"` and named tools are a 400: they are not offered yet."),
+    supported("parallel_tool_calls", "boolean", "Whether an answer may have several calls; with false the first one ends it. Default true."),
     supported("reasoning_effort", "string", "`\"none\"` turns reasoning off; any other value leaves it to the template."),
     supported("reasoning", "object", "`{\"effort\": ...}` as `reasoning_effort`; `{\"enabled\": ...}` as `enable_thinking`."),
     supported("thinking", "boolean or object", "`true`, `false`, or `{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`."),
@@ -82,11 +85,8 @@ pub(crate) const CHAT: &[Field] = &[
     accepted("prompt_cache_key", "any", "Prefixes are found without it."),
     accepted("prompt_cache_retention", "any", ""),
     accepted("cache_prompt", "any", "Prefixes are reused where that cannot change the answer."),
-    accepted("parallel_tool_calls", "any", "Concerns `tools`."),
     accepted("verbosity", "any", "A hint for OpenAI's own models."),
 
-    refused("tools", &["[]"], "Calls are not parsed yet. With `tool_choice: \"none\"` tools are taken and rendered into the prompt."),
-    refused("tool_choice", &["\"none\"", "\"auto\""], ""),
     refused("functions", &["[]"], "The predecessor of `tools`."),
     refused("function_call", &["\"none\"", "\"auto\""], "The predecessor of `tool_choice`."),
     refused("response_format", &["{\"type\":\"text\"}"], "Constrained answers are not offered yet."),
@@ -145,13 +145,13 @@ pub(crate) fn classify(request: &Map<String, Value>) -> Result<Vec<&str>, ApiErr
     for (name, value) in request {
         match find(name) {
             None => unknown.push(name.as_str()),
-            Some(field) => refuse(field, value, request)?,
+            Some(field) => refuse(field, value)?,
         }
     }
     Ok(unknown)
 }
 
-fn refuse(field: &Field, value: &Value, request: &Map<String, Value>) -> Result<(), ApiError> {
+fn refuse(field: &Field, value: &Value) -> Result<(), ApiError> {
     let unsupported = |message: String| Err(Kind::Unsupported.error(message).at(field.name));
     if value.is_null() {
         return Ok(());
@@ -161,8 +161,7 @@ fn refuse(field: &Field, value: &Value, request: &Map<String, Value>) -> Result<
     }
     let Class::Refused { unless } = field.class else { return Ok(()) };
     let asks_for_nothing = unless.iter().any(|text| same(value, text));
-    let tools_only_shown = field.name == "tools" && request.get("tool_choice") == Some(&Value::from("none"));
-    if asks_for_nothing || tools_only_shown {
+    if asks_for_nothing {
         return Ok(());
     }
     let hint = match unless {
@@ -222,13 +221,5 @@ mod tests {
             assert_eq!(check(json!({field.name: null})), Ok(vec![]), "{}: null", field.name);
         }
         assert_eq!(check(json!({"store": true})).map_err(|error| error.param), Err(Some("store".into())));
-    }
-
-    #[test]
-    fn tools_are_taken_only_where_no_call_may_follow() {
-        let tool = json!([{"type": "function", "function": {"name": "f"}}]);
-        assert!(check(json!({"tools": tool})).is_err());
-        assert!(check(json!({"tools": tool, "tool_choice": "auto"})).is_err());
-        assert_eq!(check(json!({"tools": tool, "tool_choice": "none"})), Ok(vec![]));
     }
 }

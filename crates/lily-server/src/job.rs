@@ -4,6 +4,7 @@ use lily_protocol::{GenerationRequest, Sampling};
 use lily_text::{OutputOptions, OutputStream, Prompt};
 
 use crate::answer::{Answer, Answers};
+use crate::calls::{CallReader, ToolUse};
 use crate::errors::ApiError;
 use crate::service::Service;
 
@@ -21,6 +22,8 @@ pub(crate) struct Job {
     pub(crate) stop: Vec<String>,
     /// Independent answers, at least 1.
     pub(crate) choices: usize,
+    /// `None`: what looks like a call is text.
+    pub(crate) tools: Option<ToolUse>,
 }
 
 impl Job {
@@ -47,6 +50,7 @@ impl Job {
             answers.push(Answer::new(
                 generation,
                 output,
+                CallReader::new(self.tools.clone()),
                 service.text.clone(),
                 prompt_tokens,
                 self.logprobs.is_some(),

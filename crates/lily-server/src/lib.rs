@@ -6,7 +6,8 @@
 //! 1. `http::listener` accepts, `http::connection` reads heads within their limits, `app` checks `Host` and routes.
 //! 2. `http::body` reads the body within its limits; outside the async threads `chat::request` reads its fields
 //!    (classes: `fields`, ranges: `read`) and has lily-text render and tokenize, which makes a `job::Job`.
-//! 3. The job goes to the engine behind [`lily_protocol::Engine`]; `answer` turns token ids into text by channel.
+//! 3. The job goes to the engine behind [`lily_protocol::Engine`]; `answer` turns token ids into text by channel,
+//!    `calls` takes tool calls out of the content.
 //! 4. `chat::stream` or `chat::handler` words the answer; `sse` is the body of a stream. Dropping either cancels.
 //!
 //! Steps 3 and 4 are the internal model that every API family shares: a family adds its own reading of a body into a
@@ -19,12 +20,14 @@
 
 mod answer;
 mod app;
+mod calls;
 mod chat;
 mod config;
 mod docs;
 mod errors;
 mod fields;
 mod http;
+mod ids;
 mod job;
 mod logprobs;
 mod models;

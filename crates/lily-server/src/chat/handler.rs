@@ -1,7 +1,5 @@
 //! One chat completion from request to response.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,6 +15,7 @@ use crate::chat::wire::{
 };
 use crate::errors::{ApiError, Kind};
 use crate::http::body;
+use crate::ids::unique_id;
 use crate::service::{Service, unix_seconds};
 use crate::shared::Shared;
 use crate::sse;
@@ -36,12 +35,17 @@ pub(crate) async fn complete(
     };
     let ChatRequest { job, stream, include_usage, unknown } = prepared?;
     shared.unknown.report(&unknown);
-    let logprobs = job.logprobs.is_some();
+    let (logprobs, tools) = (job.logprobs.is_some(), job.tools.is_some());
     let answers = job.start(&service)?;
     let head = head(&service, if stream { CHUNK } else { COMPLETION });
     if stream {
-        let wording =
-            ChunkWording { head, choices: answers.len(), include_usage, logprobs, usage: Usage::default() };
+        let wording = ChunkWording {
+            head,
+            silent: vec![tools; answers.len()],
+            include_usage,
+            logprobs,
+            usage: Usage::default(),
+        };
         return Ok(sse::response(answers, wording, shared.config.keep_alive));
     }
     whole(answers, head, logprobs).await
@@ -56,14 +60,18 @@ async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Respo
         match event {
             AnswerEvent::Reasoning(text) => choice.message.reasoning_content.push_str(&text),
             AnswerEvent::Content(text, more) => {
-                choice.message.content.push_str(&text);
+                choice.message.content.get_or_insert_default().push_str(&text);
                 if let Some(logprobs) = &mut choice.logprobs {
                     logprobs.content.extend(more);
                 }
             }
+            AnswerEvent::Call(call) => choice.message.tool_calls.push(call.into()),
             AnswerEvent::Finished(ending) => {
                 usage.add(ending.figures);
-                choice.finish_reason = finish_reason(ending.reason);
+                choice.finish_reason = finish_reason(ending);
+                // Text that is empty is null beside calls, and "" without.
+                let content = choice.message.content.take().filter(|text| !text.is_empty());
+                choice.message.content = content.or((ending.calls == 0).then(String::new));
             }
             AnswerEvent::Failed(message) => return Err(Kind::EngineFailed.error(message)),
         }
@@ -81,10 +89,8 @@ fn empty_choice(index: usize, logprobs: bool) -> Choice {
 }
 
 fn head(service: &Service, object: &'static str) -> Head {
-    // Unique, not secret: a random state for each half.
-    let half = || RandomState::new().hash_one(object);
     Head {
-        id: format!("chatcmpl-{:016x}{:08x}", half(), half() as u32),
+        id: unique_id("chatcmpl-"),
         object,
         created: unix_seconds(),
         model: service.model_name.clone(),

@@ -3,6 +3,7 @@
 mod handler;
 mod request;
 mod stream;
+mod tools;
 mod wire;
 
 pub(crate) use handler::complete;

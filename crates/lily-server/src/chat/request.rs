@@ -7,6 +7,7 @@ use lily_protocol::Sampling;
 use lily_text::{Chat, Message, MessageError, PromptError, parse_messages};
 use serde_json::{Map, Value};
 
+use crate::chat::tools::Tools;
 use crate::errors::{ApiError, Kind};
 use crate::fields;
 use crate::job::Job;
@@ -35,7 +36,8 @@ pub(crate) struct ChatRequest {
 /// Reads, renders and tokenizes. CPU work in proportion to the prompt: call it outside the async threads.
 pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<ChatRequest, ApiError> {
     unfold_extra_body(&mut body)?;
-    let unknown = unknown_names(&body)?;
+    let mut unknown = unknown_names(&body)?;
+    let tools = Tools::take(&mut body, &mut unknown)?;
     let fields = Fields::new(&body, "");
     if let Some(name) = fields.string("model")?
         && service.strict_model
@@ -56,7 +58,8 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     // Last, because it is the costly part: a body that is refused for anything else is refused fast.
-    let prompt = service.text.prompt(&chat(&mut body)?).map_err(prompt_error)?;
+    let tool_use = tools.tool_use();
+    let prompt = service.text.prompt(&chat(&mut body, tools)?).map_err(prompt_error)?;
     Ok(ChatRequest {
         job: Job {
             prompt,
@@ -66,6 +69,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
             ignore_end,
             stop,
             choices,
+            tools: tool_use,
         },
         stream,
         include_usage,
@@ -134,7 +138,7 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-fn chat(body: &mut Map<String, Value>) -> Result<Chat, ApiError> {
+fn chat(body: &mut Map<String, Value>, tools: Tools) -> Result<Chat, ApiError> {
     let messages = messages(body)?;
     let fields = Fields::new(body, "");
     let empty = Map::new();
@@ -142,15 +146,10 @@ fn chat(body: &mut Map<String, Value>) -> Result<Chat, ApiError> {
     let options = Fields::new(options, "chat_template_kwargs.");
     let preserve = fields.boolean("preserve_thinking")?.or(options.boolean("preserve_thinking")?);
     let thinking = thinking(fields, options)?;
-    let tools = match body.remove("tools") {
-        Some(Value::Array(tools)) => tools,
-        None | Some(Value::Null) => Vec::new(),
-        Some(other) => return Err(ApiError::value("tools", &other, "an array")),
-    };
     let mut chat = Chat::new(messages);
     chat.enable_thinking = thinking;
     chat.preserve_thinking = preserve;
-    chat.tools = tools;
+    chat.tools = tools.offered;
     Ok(chat)
 }
 

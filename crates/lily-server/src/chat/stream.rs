@@ -8,11 +8,15 @@ use crate::errors::Kind;
 use crate::logprobs::TokenLogprob;
 use crate::sse::{self, Wording};
 
-/// OpenAI's wording of a stream: a first chunk with the role, chunks with text, one with the reason of the end, one with
-/// the usage if asked for, `[DONE]`.
+/// OpenAI's wording of a stream: a first chunk with the role, chunks with text and calls, one with the reason of the end,
+/// one with the usage if asked for, `[DONE]`.
+///
+/// Clients add up what they are sent, and the sum has to be the unstreamed answer: content is null beside calls, and ""
+/// where there is neither. So where calls may be made, `content` is not begun before it is known to be needed.
 pub(crate) struct ChunkWording {
     pub(crate) head: Head,
-    pub(crate) choices: usize,
+    /// For each answer: calls may be made, and it has neither text nor a call so far.
+    pub(crate) silent: Vec<bool>,
     pub(crate) include_usage: bool,
     /// Log probabilities were asked for.
     pub(crate) logprobs: bool,
@@ -37,12 +41,9 @@ impl ChunkWording {
 
 impl Wording for ChunkWording {
     fn opening(&mut self, out: &mut Vec<u8>) {
-        for index in 0..self.choices {
-            let delta = ChunkDelta {
-                role: Some(Assistant::Assistant),
-                content: Some(String::new()),
-                reasoning_content: None,
-            };
+        for index in 0..self.silent.len() {
+            let content = (!self.silent[index]).then(String::new);
+            let delta = ChunkDelta { role: Some(Assistant::Assistant), content, ..ChunkDelta::default() };
             self.chunk(index, delta, Vec::new(), None, out);
         }
     }
@@ -54,18 +55,21 @@ impl Wording for ChunkWording {
                 self.chunk(choice, delta, Vec::new(), None, out);
             }
             AnswerEvent::Content(text, logprobs) => {
-                let delta = ChunkDelta { content: Some(text), ..ChunkDelta::default() };
+                self.silent[choice] &= text.is_empty();
+                let content = Some(text).filter(|text| !text.is_empty());
+                let delta = ChunkDelta { content, ..ChunkDelta::default() };
                 self.chunk(choice, delta, logprobs, None, out);
+            }
+            AnswerEvent::Call(call) => {
+                self.silent[choice] = false;
+                let delta = ChunkDelta { tool_calls: Some([call.into()]), ..ChunkDelta::default() };
+                self.chunk(choice, delta, Vec::new(), None, out);
             }
             AnswerEvent::Finished(ending) => {
                 self.usage.add(ending.figures);
-                self.chunk(
-                    choice,
-                    ChunkDelta::default(),
-                    Vec::new(),
-                    Some(finish_reason(ending.reason)),
-                    out,
-                );
+                let content = self.silent[choice].then(String::new);
+                let delta = ChunkDelta { content, ..ChunkDelta::default() };
+                self.chunk(choice, delta, Vec::new(), Some(finish_reason(ending)), out);
             }
             AnswerEvent::Failed(message) => {
                 sse::data(&Kind::EngineFailed.error(message).body(), out);

@@ -3,7 +3,8 @@
 use lily_protocol::FinishReason;
 use serde::Serialize;
 
-use crate::answer::Figures;
+use crate::answer::{Ending, Figures};
+use crate::calls;
 use crate::logprobs::TokenLogprob;
 
 /// What every object of one answer repeats.
@@ -45,9 +46,12 @@ pub(crate) struct Choice {
 #[derive(Default, Serialize)]
 pub(crate) struct AssistantMessage {
     pub(crate) role: Assistant,
-    pub(crate) content: String,
+    /// `None`, which is null, only beside calls.
+    pub(crate) content: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
     pub(crate) refusal: Option<&'static str>,
 }
 
@@ -57,6 +61,43 @@ pub(crate) enum Assistant {
     #[default]
     #[serde(rename = "assistant")]
     Assistant,
+}
+
+/// A call.
+#[derive(Serialize)]
+pub(crate) struct ToolCall {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: FunctionCall,
+}
+
+#[derive(Serialize)]
+struct FunctionCall {
+    name: String,
+    /// The text of a JSON object.
+    arguments: String,
+}
+
+impl From<calls::ToolCall> for ToolCall {
+    fn from(call: calls::ToolCall) -> Self {
+        let function = FunctionCall { name: call.name, arguments: call.arguments };
+        ToolCall { id: call.id, kind: "function", function }
+    }
+}
+
+/// A call in a stream: `index` tells which one a later piece would continue.
+#[derive(Serialize)]
+pub(crate) struct ToolCallDelta {
+    index: usize,
+    #[serde(flatten)]
+    call: ToolCall,
+}
+
+impl From<calls::ToolCall> for ToolCallDelta {
+    fn from(call: calls::ToolCall) -> Self {
+        ToolCallDelta { index: call.index, call: call.into() }
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -92,6 +133,8 @@ pub(crate) struct ChunkDelta {
     pub(crate) content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<[ToolCallDelta; 1]>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -125,8 +168,9 @@ impl Usage {
     }
 }
 
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
+pub(crate) fn finish_reason(ending: Ending) -> &'static str {
+    match ending.reason {
+        FinishReason::Stop if ending.calls > 0 => "tool_calls",
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     }

@@ -1,0 +1,214 @@
+//! The fields of a chat completion that concern tools.
+
+use lily_text::ToolCallParser;
+use serde_json::{Map, Value};
+
+use crate::calls::ToolUse;
+use crate::errors::{ApiError, Kind};
+use crate::read::Fields;
+
+const LONGEST_NAME: usize = 256;
+
+/// What a request offers to the model.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// To be rendered, as they came; empty where no call may be made.
+    pub(crate) offered: Vec<Value>,
+    parallel: bool,
+}
+
+impl Tools {
+    /// Takes `tools` out of the body, and reads `tool_choice` and `parallel_tool_calls`. Types of tools that are not
+    /// functions are left out and added to `unknown`.
+    pub(crate) fn take(body: &mut Map<String, Value>, unknown: &mut Vec<String>) -> Result<Tools, ApiError> {
+        let parallel = Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true);
+        let may_call = may_call(body.get("tool_choice").unwrap_or(&Value::Null))?;
+        let mut offered = match body.remove("tools") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(tools)) => functions(tools, unknown)?,
+            Some(other) => return Err(ApiError::value("tools", &other, "an array of tools")),
+        };
+        if !may_call {
+            offered.clear();
+        }
+        Ok(Tools { offered, parallel })
+    }
+
+    /// How calls are read from an answer; `None` where none may be made.
+    pub(crate) fn tool_use(&self) -> Option<ToolUse> {
+        let any = !self.offered.is_empty();
+        any.then(|| ToolUse { parser: ToolCallParser::new(&self.offered), parallel: self.parallel })
+    }
+}
+
+/// Whether the model may call. Whether it must is not something that can be promised without a grammar.
+fn may_call(choice: &Value) -> Result<bool, ApiError> {
+    const FIELD: &str = "tool_choice";
+    match choice {
+        Value::Null => Ok(true),
+        Value::String(choice) if choice == "auto" => Ok(true),
+        Value::String(choice) if choice == "none" => Ok(false),
+        Value::String(choice) if choice == "required" => Err(unsupported_choice("\"required\"")),
+        Value::Object(fields) => match fields.get("type").and_then(Value::as_str) {
+            Some("function" | "custom") => Err(unsupported_choice("a named tool")),
+            Some("allowed_tools") => Err(unsupported_choice("\"allowed_tools\"")),
+            _ => Err(ApiError::value(FIELD, choice, "\"auto\" or \"none\"")),
+        },
+        other => Err(ApiError::value(FIELD, other, "\"auto\" or \"none\"")),
+    }
+}
+
+fn unsupported_choice(what: &str) -> ApiError {
+    let message = format!(
+        "`tool_choice` asks for {what}, which is not supported yet: leave it out or send \"auto\" or \"none\""
+    );
+    Kind::Unsupported.error(message).at("tool_choice")
+}
+
+fn functions(tools: Vec<Value>, unknown: &mut Vec<String>) -> Result<Vec<Value>, ApiError> {
+    let mut functions = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.into_iter().enumerate() {
+        let path = format!("tools[{at}]");
+        let Some(fields) = tool.as_object() else {
+            return Err(ApiError::value(&path, &tool, "an object"));
+        };
+        let prefix = format!("{path}.");
+        match Fields::new(fields, &prefix).string("type")? {
+            Some("function") => {
+                check_function(fields, &prefix)?;
+                functions.push(tool);
+            }
+            Some(other) => unknown.push(format!("tools[].type={other}")),
+            None => return Err(missing(format!("{path}.type"), "\"function\"")),
+        }
+    }
+    Ok(functions)
+}
+
+fn check_function(tool: &Map<String, Value>, prefix: &str) -> Result<(), ApiError> {
+    let path = format!("{prefix}function");
+    let Some(function) = Fields::new(tool, prefix).object("function")? else {
+        return Err(missing(path, "an object with a `name`"));
+    };
+    let prefix = format!("{path}.");
+    let fields = Fields::new(function, &prefix);
+    fields.string("description")?;
+    fields.object("parameters")?;
+    fields.boolean("strict")?;
+    match fields.string("name")? {
+        None => Err(missing(format!("{prefix}name"), "the function's name")),
+        Some(name) if is_name(name) => Ok(()),
+        Some(name) => {
+            let wanted = format!(
+                "1 to {LONGEST_NAME} bytes without `<`, `>` and control characters, and without blanks at its ends"
+            );
+            Err(ApiError::value(&format!("{prefix}name"), &Value::from(name), &wanted))
+        }
+    }
+}
+
+/// A name that the model can write between `<function=` and `>`.
+fn is_name(name: &str) -> bool {
+    let foreign = |character: char| matches!(character, '<' | '>') || character.is_control();
+    (1..=LONGEST_NAME).contains(&name.len()) && name.trim() == name && !name.contains(foreign)
+}
+
+fn missing(path: String, wanted: &str) -> ApiError {
+    Kind::MissingField.error(format!("`{path}` is missing, and should be {wanted}")).at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn take(body: Value) -> Result<(Tools, Vec<String>), ApiError> {
+        let mut body = body.as_object().cloned().expect("an object");
+        let mut unknown = Vec::new();
+        Tools::take(&mut body, &mut unknown).map(|tools| (tools, unknown))
+    }
+
+    fn function(name: &str) -> Value {
+        json!({"type": "function", "function": {"name": name}})
+    }
+
+    #[test]
+    fn functions_are_offered_as_they_came() {
+        let full = json!({"type": "function", "function": {
+            "name": "mcp__files.read", "description": "d", "parameters": {"type": "object"}, "strict": true, "more": 1,
+        }});
+        for more in [json!({}), json!({"tool_choice": null}), json!({"tool_choice": "auto"})] {
+            let mut body = json!({"tools": [full, function("f")]});
+            body.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+            let (tools, unknown) = take(body).expect("valid tools");
+            assert_eq!(tools.offered, [full.clone(), function("f")]);
+            assert!(tools.parallel && unknown.is_empty());
+        }
+        for body in [json!({}), json!({"tools": null}), json!({"tools": []})] {
+            assert!(take(body).expect("no tools").0.offered.is_empty());
+        }
+        let none = json!({"tools": [full], "tool_choice": "none", "parallel_tool_calls": false});
+        let (tools, _) = take(none).expect("valid tools");
+        assert!(tools.offered.is_empty() && !tools.parallel);
+    }
+
+    #[test]
+    fn other_types_of_tools_are_left_out() {
+        let body = json!({"tools": [{"type": "web_search"}, function("f"), {"type": "custom", "custom": {"name": "c"}}]});
+        let (tools, unknown) = take(body).expect("valid tools");
+        assert_eq!(tools.offered, [function("f")]);
+        assert_eq!(unknown, ["tools[].type=web_search", "tools[].type=custom"]);
+    }
+
+    #[test]
+    fn faults_are_named_by_their_path() {
+        let named =
+            |name: Value| json!({"tools": [function("f"), {"type": "function", "function": {"name": name}}]});
+        let with = |more: Value| {
+            let mut tool = function("f");
+            tool["function"]
+                .as_object_mut()
+                .expect("an object")
+                .extend(more.as_object().cloned().expect("an object"));
+            json!({"tools": [tool]})
+        };
+        let long = "x".repeat(257);
+        for (body, kind, param) in [
+            (json!({"tools": {}}), Kind::InvalidValue, "tools"),
+            (json!({"tools": [1]}), Kind::InvalidValue, "tools[0]"),
+            (json!({"tools": [{}]}), Kind::MissingField, "tools[0].type"),
+            (json!({"tools": [{"type": 1}]}), Kind::InvalidValue, "tools[0].type"),
+            (json!({"tools": [{"type": "function"}]}), Kind::MissingField, "tools[0].function"),
+            (
+                json!({"tools": [{"type": "function", "function": []}]}),
+                Kind::InvalidValue,
+                "tools[0].function",
+            ),
+            (
+                json!({"tools": [{"type": "function", "function": {}}]}),
+                Kind::MissingField,
+                "tools[0].function.name",
+            ),
+            (named(json!(5)), Kind::InvalidValue, "tools[1].function.name"),
+            (named(json!("")), Kind::InvalidValue, "tools[1].function.name"),
+            (named(json!(" f")), Kind::InvalidValue, "tools[1].function.name"),
+            (named(json!("a>b")), Kind::InvalidValue, "tools[1].function.name"),
+            (named(json!("a\nb")), Kind::InvalidValue, "tools[1].function.name"),
+            (named(json!(long)), Kind::InvalidValue, "tools[1].function.name"),
+            (with(json!({"description": 1})), Kind::InvalidValue, "tools[0].function.description"),
+            (with(json!({"parameters": "{}"})), Kind::InvalidValue, "tools[0].function.parameters"),
+            (with(json!({"strict": "yes"})), Kind::InvalidValue, "tools[0].function.strict"),
+            (json!({"parallel_tool_calls": 1}), Kind::InvalidValue, "parallel_tool_calls"),
+            (json!({"tool_choice": 1}), Kind::InvalidValue, "tool_choice"),
+            (json!({"tool_choice": "always"}), Kind::InvalidValue, "tool_choice"),
+            (json!({"tool_choice": {}}), Kind::InvalidValue, "tool_choice"),
+            (json!({"tool_choice": "required"}), Kind::Unsupported, "tool_choice"),
+            (json!({"tool_choice": function("f")}), Kind::Unsupported, "tool_choice"),
+            (json!({"tool_choice": {"type": "allowed_tools"}}), Kind::Unsupported, "tool_choice"),
+        ] {
+            let error = take(body.clone()).expect_err("a fault");
+            assert_eq!((error.kind, error.param.as_deref()), (kind, Some(param)), "{body}");
+        }
+    }
+}
