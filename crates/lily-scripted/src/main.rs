@@ -52,8 +52,8 @@ struct Flags {
     #[arg(long)]
     strict_model: bool,
     /// Names accepted in the Host header besides the usual ones.
-    #[arg(long, value_name = "NAME")]
-    allowed_host: Vec<String>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Silence in a stream after which a comment is sent.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     keep_alive_ms: u64,
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
     let server = bind(ServerConfig {
         host: flags.host,
         port: flags.port,
-        allowed_hosts: flags.allowed_host,
+        allowed_hosts: flags.allowed_hosts,
         keep_alive: Duration::from_millis(flags.keep_alive_ms.max(1)),
         ..ServerConfig::default()
     })
