@@ -78,6 +78,9 @@ fn streamed(events: &[Value], index: usize) -> Answer {
     for choice in choices.filter(|choice| choice["index"] == index) {
         assert_eq!(answer.finish, "", "nothing follows the finish reason");
         let delta = &choice["delta"];
+        if choice["finish_reason"].is_string() && answer.content.is_some() {
+            assert_eq!(*delta, json!({}), "nothing is begun anew at the end");
+        }
         answer.reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or_default());
         if let Some(text) = delta["content"].as_str() {
             answer.content.get_or_insert_default().push_str(text);
@@ -125,6 +128,8 @@ fn calls_and_the_text_before_them() {
     assert_eq!(two, answer(Some("I look."), &[paris(), oslo()], "tool_calls"));
     let around = both(&plain(json!(["a ", PARIS, " b ", OSLO, "\n"])), json!({}));
     assert_eq!(around, answer(Some("a b"), &[paris(), oslo()], "tool_calls"));
+    let three = both(&plain(json!([format!("{OSLO}{OSLO}\n"), PARIS])), json!({}));
+    assert_eq!(three, answer(None, &[oslo(), oslo(), paris()], "tool_calls"));
     let unclosed = PARIS.strip_suffix("\n</function>\n</tool_call>").expect("the end");
     assert_eq!(both(&plain(json!([unclosed])), json!({})), answer(None, &[paris()], "tool_calls"));
 }
@@ -211,6 +216,10 @@ fn without_parallel_calls_the_first_ends_the_work() {
     assert_eq!(both(&server, json!({"parallel_tool_calls": false})), one);
     let all = both(&server, json!({"parallel_tool_calls": true}));
     assert_eq!(all, answer(Some("a b"), &[paris(), oslo()], "tool_calls"));
+    // Held back as the start of a stop string, the call is complete only at the end.
+    let closed = PARIS.strip_suffix("\n</tool_call>").expect("the end");
+    let more = json!({"parallel_tool_calls": false, "stop": "</function>!"});
+    assert_eq!(both(&plain(json!(["a\n", closed])), more), one);
     // No call, and nothing is ended.
     let server = plain(json!(["a ", "b"]));
     assert_eq!(both(&server, json!({"parallel_tool_calls": false})), answer(Some("a b"), &[], "stop"));
@@ -280,6 +289,8 @@ fn usage_and_log_probabilities_count_the_markup() {
         .flatten()
         .collect();
     assert_eq!(&streamed, tokens);
+    let only_a_call = both(&plain(json!([OSLO])), json!({"logprobs": true}));
+    assert_eq!(only_a_call, answer(None, &[oslo()], "tool_calls"));
 }
 
 #[test]
