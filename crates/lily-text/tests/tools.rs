@@ -489,7 +489,7 @@ fn cut(content: &str, cuts: &[prop::sample::Index]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig { cases: 3000, max_global_rejects: 1_000_000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_cut_gives_the_same(
