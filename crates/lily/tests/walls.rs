@@ -1,5 +1,7 @@
 //! The walls of ARCHITECTURE.md, held against the manifests: which crate may use which, directly or through others.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
