@@ -21,10 +21,23 @@ def test_one_answer(lily):
     assert "demo model" in done.stderr and "tok/s" in done.stderr
 
 
+def test_nothing_but_text_goes_into_pipes(lily):
+    for command in (["run", "What is 47 + 38?"], ["inspect"], ["doctor"], ["--help"], ["run", "--help"], ["frobnicate"]):
+        done = lily(*command, env={"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+        assert "\x1b" not in done.stdout + done.stderr, command
+
+
+def test_a_standard_error_that_takes_nothing_does_not_end_an_answer(lily_bin):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([lily_bin, "run", QUESTION, *GREEDY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=full, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "The capital of Japan is Tokyo.\n"
+
+
 def test_reasoning_goes_to_standard_error(lily):
     done = lily("run", "What is 47 + 38?", "--temperature", "0", "--thinking", "on")
     assert done.stdout.strip() == "47 + 38 = 85."
-    assert "Ones: 7 + 8 = 15" in done.stderr and "<think>" not in done.stdout + done.stderr
+    assert "(thinking) Ones: 7 + 8 = 15" in done.stderr and "<think>" not in done.stdout + done.stderr
 
 
 def test_piped_text(lily):
@@ -71,6 +84,19 @@ def test_flags_as_environment_variables(lily):
     assert answer["usage"]["completion_tokens"] == 2
     bad = lily("run", QUESTION, env={"LILY_TEMPERATURE": "hot"})
     assert bad.returncode == 2 and "temperature" in bad.stderr
+
+
+@pytest.mark.parametrize(("value", "quiet"), [("1", True), ("yes", True), ("0", False), ("off", False), ("", False)])
+def test_switches_as_environment_variables(lily, value, quiet):
+    done = lily("run", QUESTION, *GREEDY, env={"LILY_QUIET": value})
+    assert done.returncode == 0 and (done.stderr == "") == quiet
+
+
+def test_an_empty_variable_counts_as_none(lily):
+    done = lily("run", QUESTION, *GREEDY, env={"LILY_MODEL": "", "LILY_CONTEXT": "", "LILY_DEVICE": ""})
+    assert done.stdout == "The capital of Japan is Tokyo.\n"
+    typed = lily("run", QUESTION, "--model", "")
+    assert typed.returncode == 2 and "wanted a model folder" in typed.stderr
 
 
 @pytest.mark.parametrize("arguments", [
@@ -122,6 +148,22 @@ def test_inspect(lily):
     assert data["memory"]["context"] == 1000 and data["geometry"]["num_experts"] == 24
 
 
+def test_inspect_takes_the_model_as_other_commands_do(lily):
+    micro, nano = FIXTURES / "micro", FIXTURES / "nano"
+    text = lily("inspect", micro).stdout
+    assert lily("inspect", "--model", micro).stdout == text
+    assert lily("inspect", env={"LILY_MODEL": str(micro)}).stdout == text
+    assert lily("inspect", micro, env={"LILY_MODEL": str(nano)}).stdout == text
+    both = lily("inspect", micro, "--model", nano)
+    assert both.returncode == 1 and "shows one model" in both.stderr
+
+
+def test_a_cause_is_said_once(lily, tmp_path):
+    (tmp_path / "tokens.json").write_text("[1]")
+    done = lily("logits", "--tokens", tmp_path / "tokens.json", "--out", tmp_path / "nowhere" / "x")
+    assert done.returncode == 1 and done.stderr.count("No such file") == 1
+
+
 def test_doctor(lily):
     assert "cpu      works" in lily("doctor").stdout
     report = json.loads(lily("doctor", "--json").stdout)
@@ -136,11 +178,21 @@ def test_help_has_examples(lily):
 
 
 def test_a_conversation(lily):
-    lines = "My name \\\nis Tom.\n/help\n\nWhat is the capital of Japan?\n/nosuch\n/quit\nnever read\n"
+    lines = "My name \\\nis Tom.\n/help\n\nWhat is the capital of Japan?\n/nosuch\n/thinking\n/quit\nnever read\n"
     done = lily("chat", *GREEDY, stdin=lines)
     assert done.returncode == 0
     assert "Tokyo" in done.stdout and "/nosuch is not a command" in done.stderr and "reused" in done.stderr
+    assert "/thinking takes on or off" in done.stderr
     assert done.stderr.count("tok/s") == 4  # two answers, two rates each
+
+
+def test_each_chat_command_says_what_it_did(lily):
+    lines = "/new\n/system Be brief.\n/system\n/thinking on\n/thinking off\n"
+    done = lily("chat", *GREEDY, stdin=lines)
+    assert done.stderr.splitlines()[-5:] == [
+        "(conversation forgotten)", "(instruction set; conversation forgotten)",
+        "(no instruction; conversation forgotten)", "(thinking is on)", "(thinking is off)",
+    ]
 
 
 def test_ctrl_c_ends_an_answer_with_130(lily_bin):

@@ -1,6 +1,6 @@
 //! One answer in the terminal: prompt in, text out as it comes, figures at the end.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,13 @@ use lily_protocol::{Engine, Event, FinishReason, GenerationRequest, Sampling, Us
 use lily_text::{Chat, Delta, OutputOptions, OutputStream, TextModel};
 
 use crate::interrupt::Answering;
+use crate::terminal::dim;
 
 /// A bar is drawn for prompts that take longer than this.
 const BAR_AFTER: Duration = Duration::from_secs(1);
+
+/// Stands before reasoning, so that nobody takes it for the answer.
+const THINKING: &str = "(thinking) ";
 
 /// How an answer is made.
 pub(crate) struct Asking<'a> {
@@ -147,15 +151,13 @@ struct Show<'a> {
     asking: &'a Asking<'a>,
     content: String,
     reasoning: String,
-    /// Reasoning was written to standard error and its style is still on.
+    /// Reasoning was written to standard error, and its last line is not ended.
     in_reasoning: bool,
-    style: bool,
 }
 
 impl<'a> Show<'a> {
     fn new(asking: &'a Asking<'a>) -> Self {
-        let style = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Show { asking, content: String::new(), reasoning: String::new(), in_reasoning: false, style }
+        Show { asking, content: String::new(), reasoning: String::new(), in_reasoning: false }
     }
 
     fn deltas(&mut self, deltas: Vec<Delta>) -> Result<()> {
@@ -165,11 +167,9 @@ impl<'a> Show<'a> {
                     self.reasoning.push_str(&text);
                     if self.asking.show_reasoning {
                         let mut err = std::io::stderr().lock();
-                        if !self.in_reasoning && self.style {
-                            write!(err, "\x1b[2m")?;
-                        }
+                        let opening = if self.in_reasoning { "" } else { THINKING };
                         self.in_reasoning = true;
-                        write!(err, "{text}")?;
+                        write!(err, "{}", dim(format_args!("{opening}{text}")))?;
                         err.flush()?;
                     }
                 }
@@ -189,8 +189,7 @@ impl<'a> Show<'a> {
 
     fn leave_reasoning(&mut self) -> Result<()> {
         if std::mem::take(&mut self.in_reasoning) {
-            let reset = if self.style { "\x1b[0m" } else { "" };
-            writeln!(std::io::stderr(), "{reset}\n")?;
+            writeln!(std::io::stderr(), "\n")?;
         }
         Ok(())
     }

@@ -8,14 +8,14 @@ mod cli;
 mod commands;
 mod interrupt;
 mod setup;
+mod terminal;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use cli::{Cli, Command};
+use cli::Command;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = cli::parse();
     let done = match &cli.command {
         Command::Run(flags) => commands::run::run(flags),
         Command::Chat(flags) => commands::chat::run(flags),
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if commands::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lily: {error:#}");
+            terminal::failure(&error);
             ExitCode::FAILURE
         }
     }

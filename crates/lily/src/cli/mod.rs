@@ -4,7 +4,8 @@ mod values;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{BoolishValueParser, OsStr, Resettable};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use values::{ByteSize, Device, OnOff, Precision};
 
@@ -17,16 +18,34 @@ pub(crate) use values::{ByteSize, Device, OnOff, Precision};
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  lily run \"What is the capital of Japan?\"     one answer
-  lily chat                                     a conversation
-  lily serve                                    an OpenAI-compatible server on http://127.0.0.1:8080/v1
-  lily inspect ~/models/Qwen3.6-35B-A3B-4bit    sizes, bytes per token, memory
+  lily run \"What is the capital of Japan?\"    one answer
+  lily chat                                   a conversation
+  lily serve                                  an OpenAI-compatible server
+  lily inspect ./Qwen3.6-35B-A3B-4bit         sizes, bytes per token, memory
 
-Every flag is also an environment variable: --model is LILY_MODEL, --max-tokens is LILY_MAX_TOKENS."
+Every flag is also an environment variable (--max-tokens is LILY_MAX_TOKENS); an empty one counts as none."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// What was typed. Wrong usage ends the program here, with a message.
+pub(crate) fn parse() -> Cli {
+    let matches = command(|name| std::env::var_os(name)).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// The command line, in which a variable that is empty counts as none: scripts and container files set variables to
+/// nothing when they mean to leave them out.
+fn command(variable: impl Fn(&std::ffi::OsStr) -> Option<std::ffi::OsString>) -> clap::Command {
+    let is_empty = |name: &std::ffi::OsStr| variable(name).is_some_and(|value| value.is_empty());
+    Cli::command().mut_subcommands(|command| {
+        command.mut_args(|flag| match flag.get_env() {
+            Some(name) if is_empty(name) => flag.env(Resettable::<OsStr>::Reset),
+            _ => flag,
+        })
+    })
 }
 
 /// The commands.
@@ -46,11 +65,12 @@ pub(crate) enum Command {
     Logits(LogitsFlags),
 }
 
-/// Which model, on what.
+/// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelFlags {
     /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
-    #[arg(long, env = "LILY_MODEL", value_name = "MODEL")]
+    #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
     /// What to compute on.
     #[arg(long, env = "LILY_DEVICE", value_enum, default_value = "auto")]
@@ -65,6 +85,7 @@ pub(crate) struct ModelFlags {
 
 /// Room for tokens and state.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Memory")]
 pub(crate) struct MemoryFlags {
     /// Tokens that a prompt and its answer may have together [default: the model's limit, or what memory allows].
     #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
@@ -77,6 +98,7 @@ pub(crate) struct MemoryFlags {
 
 /// How the next token is chosen. Defaults are the model's own (generation_config.json).
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Answers")]
 pub(crate) struct SamplingFlags {
     /// 0 always takes the most probable token.
     #[arg(long, env = "LILY_TEMPERATURE", value_name = "0..2", value_parser = values::temperature)]
@@ -119,8 +141,8 @@ pub(crate) struct SamplingFlags {
 /// `lily run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The answer goes to standard output; reasoning and figures go to standard error. Text piped in is appended to the prompt,
-or is the prompt where none is given; with - as the prompt's last word, lily waits for it however long it takes.
+The answer goes to standard output; reasoning and figures go to standard error. Text piped in is appended to the \
+prompt, or is the prompt where none is given; with - as the prompt's last word, lily waits for it however long it takes.
 
 Examples:
   lily run \"What is the capital of Japan?\"
@@ -130,18 +152,18 @@ pub(crate) struct RunFlags {
     /// What to ask; several words are joined by spaces.
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
+    /// Print the answer, its reasoning and its figures as one JSON object.
+    #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+    /// Print nothing but the answer.
+    #[arg(long, short, env = "LILY_QUIET", value_parser = BoolishValueParser::new())]
+    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     #[command(flatten)]
     pub(crate) memory: MemoryFlags,
     #[command(flatten)]
     pub(crate) sampling: SamplingFlags,
-    /// Print the answer, its reasoning and its figures as one JSON object.
-    #[arg(long, env = "LILY_JSON")]
-    pub(crate) json: bool,
-    /// Print nothing but the answer.
-    #[arg(long, short, env = "LILY_QUIET")]
-    pub(crate) quiet: bool,
 }
 
 /// `lily chat`.
@@ -167,13 +189,10 @@ pub(crate) struct ChatFlags {
 Examples:
   lily serve
   lily serve --model mlx-community/Qwen3.6-35B-A3B-4bit --port 9000
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+  curl http://127.0.0.1:8080/v1/chat/completions \\
+       -H 'content-type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
 pub(crate) struct ServeFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
-    #[command(flatten)]
-    pub(crate) memory: MemoryFlags,
     /// Address to listen on.
     #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
@@ -190,11 +209,15 @@ pub(crate) struct ServeFlags {
     #[arg(long = "allowed-hosts", env = "LILY_ALLOWED_HOSTS", value_name = "NAME", value_delimiter = ',')]
     pub(crate) allowed_hosts: Vec<String>,
     /// Answer 404 to requests for a model of another name.
-    #[arg(long, env = "LILY_STRICT_MODEL")]
+    #[arg(long, env = "LILY_STRICT_MODEL", value_parser = BoolishValueParser::new())]
     pub(crate) strict_model: bool,
     /// Seed of requests that bring none, so that the whole server repeats itself [default: random].
     #[arg(long, env = "LILY_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) memory: MemoryFlags,
 }
 
 /// `lily inspect`.
@@ -206,14 +229,28 @@ Examples:
   lily inspect ./my-model --json")]
 pub(crate) struct InspectFlags {
     /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
-    #[arg(env = "LILY_MODEL", value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = values::model)]
+    pub(crate) positional: Option<String>,
+    /// The same, as other commands take it.
+    #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
     /// Tokens for which memory is given [default: the model's limit].
     #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
     /// Print JSON.
-    #[arg(long, env = "LILY_JSON")]
+    #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
+}
+
+impl InspectFlags {
+    /// The model that is named, either way. `LILY_MODEL` is only a default.
+    pub(crate) fn named(&self) -> anyhow::Result<Option<&str>> {
+        let from_variable = self.model.is_some() && self.model == std::env::var("LILY_MODEL").ok();
+        if let (Some(one), Some(other), false) = (&self.positional, &self.model, from_variable) {
+            anyhow::bail!("lily inspect shows one model, and was given {one} and --model {other}");
+        }
+        Ok(self.positional.as_deref().or(self.model.as_deref()))
+    }
 }
 
 /// `lily doctor`.
@@ -223,23 +260,22 @@ pub(crate) struct InspectFlags {
 )]
 pub(crate) struct DoctorFlags {
     /// Print JSON.
-    #[arg(long, env = "LILY_JSON")]
+    #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
 }
 
 /// `lily logits`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The output holds `logits` f32 [positions, vocab_size] and `positions` i32 [positions]; its metadata `prefill_chunks` (the
-lengths of the chunks, as a JSON list) and `decode_steps` say how they were made.
+The output holds `logits` f32 [positions, vocab_size] and `positions` i32 [positions]; its metadata `prefill_chunks` \
+(the lengths of the chunks, as a JSON list) and `decode_steps` say how they were made.
 
 Examples:
   echo '[1, 2, 3, 4]' > tokens.json
-  lily logits --model ./my-model --tokens tokens.json --out logits.safetensors
-  lily logits --model ./my-model --tokens tokens.json --out logits.safetensors --prefill-chunk 64 --decode-from 100")]
+  lily logits --tokens tokens.json --out logits.safetensors
+  lily logits --tokens tokens.json --out logits.safetensors \\
+       --model ./my-model --prefill-chunk 2 --decode-from 3")]
 pub(crate) struct LogitsFlags {
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
     /// A JSON array of token ids.
     #[arg(long, env = "LILY_TOKENS", value_name = "FILE.json")]
     pub(crate) tokens: PathBuf,
@@ -255,12 +291,12 @@ pub(crate) struct LogitsFlags {
     /// Write only the last N positions.
     #[arg(long, env = "LILY_LAST", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) last: Option<u32>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -273,9 +309,12 @@ mod tests {
                 help.contains("Examples:\n  lily") || help.contains("Examples:\n  echo"),
                 "{command}: {help}"
             );
+            // a line that is wrapped cannot be copied
+            let examples = help.split_once("Examples:").map_or("", |(_, examples)| examples);
+            assert!(examples.lines().all(|line| line.len() < 80), "{command}: {examples}");
             for flag in command
                 .get_arguments()
-                .filter(|a| !matches!(a.get_id().as_str(), "help" | "version" | "prompt"))
+                .filter(|a| !a.is_positional() && !matches!(a.get_id().as_str(), "help" | "version"))
             {
                 let wanted = format!("LILY_{}", flag.get_id().as_str().to_uppercase());
                 let found = flag.get_env().map(|e| e.to_string_lossy().into_owned());

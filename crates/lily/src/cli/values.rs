@@ -52,6 +52,13 @@ impl FromStr for ByteSize {
     }
 }
 
+pub(crate) fn model(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("wanted a model folder, or ORG/NAME in the Hugging Face cache".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 fn number(text: &str, wanted: &str, accept: impl Fn(f32) -> bool) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(x) if x.is_finite() && accept(x) => Ok(x),

@@ -10,27 +10,29 @@ use rustyline::error::ReadlineError;
 use super::DEMO_NOTICE;
 use crate::answer::{Asking, Ending, ask, figures};
 use crate::cli::{ChatFlags, OnOff};
+use crate::terminal::{failure, remark};
 use crate::{interrupt, setup};
 
 const HELP: &str = "\
 /help              this list
 /new               forget the conversation
-/system TEXT       set the instruction and forget the conversation
+/system TEXT       set the instruction (without TEXT: none) and forget the conversation
 /thinking on|off   whether the model thinks before it answers
-/quit              end (also Ctrl-D); Ctrl-C stops an answer
+/quit              end the chat (also /exit and Ctrl-D)
+Ctrl-C stops an answer, or clears the line.
 A line that ends with \\ goes on in the next one.";
 
 pub(crate) fn run(flags: &ChatFlags) -> Result<ExitCode> {
     interrupt::listen()?;
     let loaded = setup::load(flags.model.model.as_deref())?;
     if loaded.is_demo {
-        eprintln!("{DEMO_NOTICE}");
+        remark(DEMO_NOTICE);
     }
     let started = setup::start(&loaded, &flags.model, &flags.memory, 1, 0)?;
-    eprintln!(
-        "{} on {}, {} tokens of context; /help lists commands",
+    remark(format_args!(
+        "{} on {}; context {}; /help lists commands",
         loaded.name, started.device, started.budget.context
-    );
+    ));
     let mut talk = Talk {
         messages: Vec::new(),
         system: flags.sampling.system.clone(),
@@ -74,17 +76,25 @@ impl Talk {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         match (word, rest.trim()) {
             ("", _) => {}
-            ("/help", _) => eprintln!("{HELP}"),
-            ("/new", _) => self.messages.clear(),
+            ("/help", _) => remark(HELP),
+            ("/new", _) => {
+                self.messages.clear();
+                remark("(conversation forgotten)");
+            }
             ("/system", text) => {
                 self.messages.clear();
                 self.system = (!text.is_empty()).then(|| text.to_owned());
+                let what = if text.is_empty() { "no instruction" } else { "instruction set" };
+                remark(format_args!("({what}; conversation forgotten)"));
             }
-            ("/thinking", "on") => self.thinking = Some(true),
-            ("/thinking", "off") => self.thinking = Some(false),
+            ("/thinking", how @ ("on" | "off")) => {
+                self.thinking = Some(how == "on");
+                remark(format_args!("(thinking is {how})"));
+            }
+            ("/thinking", _) => remark("/thinking takes on or off"),
             ("/quit" | "/exit", _) => return Heard::Quit,
             (word, _) if word.starts_with('/') && !word[1..].contains('/') => {
-                eprintln!("{word} is not a command, or lacks its word; /help lists commands");
+                remark(format_args!("{word} is not a command; /help lists them"));
             }
             _ => return Heard::Message,
         }
@@ -100,11 +110,11 @@ impl Talk {
         match ask(asking, &chat) {
             Ok(answer) => {
                 match answer.ending {
-                    Ending::Interrupted => eprintln!("(stopped)"),
-                    Ending::Length => eprintln!("(stopped at the most tokens an answer may have)"),
+                    Ending::Interrupted => remark("(stopped)"),
+                    Ending::Length => remark("(stopped at the most tokens an answer may have)"),
                     Ending::Stop => {}
                 }
-                eprintln!("{}", figures(&answer.usage));
+                remark(figures(&answer.usage));
                 let reasoning = (!answer.reasoning.is_empty()).then_some(answer.reasoning);
                 self.messages.push(Message { reasoning, ..Message::assistant(answer.content) });
                 Ok(())
@@ -112,7 +122,7 @@ impl Talk {
             Err(error) if super::is_broken_pipe(&error) => Err(error),
             Err(error) => {
                 self.messages.pop();
-                eprintln!("lily: {error:#}");
+                failure(&error);
                 Ok(())
             }
         }
@@ -164,7 +174,10 @@ impl Lines {
                     Ok(Some(line))
                 }
                 // Ctrl-C on a line being typed clears it, as in a shell
-                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                Err(ReadlineError::Interrupted) => {
+                    remark("(Ctrl-D or /quit ends the chat)");
+                    Ok(Some(String::new()))
+                }
                 Err(ReadlineError::Eof) => Ok(None),
                 Err(error) => Err(error.into()),
             },

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::{Device, DoctorFlags, ModelFlags, Precision};
 use crate::setup;
+use crate::terminal::causes;
 
 #[derive(Serialize)]
 struct Report {
@@ -34,7 +35,7 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cpu = match try_cpu() {
         Ok(detail) => DeviceReport { name: "cpu", works: true, detail },
-        Err(error) => DeviceReport { name: "cpu", works: false, detail: format!("{error:#}") },
+        Err(error) => DeviceReport { name: "cpu", works: false, detail: causes(&error) },
     };
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),

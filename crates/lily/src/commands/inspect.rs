@@ -10,7 +10,7 @@ use crate::cli::InspectFlags;
 use crate::setup::{load_weights, readable};
 
 pub(crate) fn run(flags: &InspectFlags) -> Result<ExitCode> {
-    let (model, name) = load_weights(flags.model.as_deref())?;
+    let (model, name) = load_weights(flags.named()?)?;
     let context = flags.context.map_or(model.geometry.max_context, |c| c as usize);
     let inspection = Inspection::of(&model, context);
     let mut out = std::io::stdout().lock();

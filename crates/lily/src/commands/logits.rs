@@ -13,6 +13,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::DEMO_NOTICE;
 use crate::cli::LogitsFlags;
 use crate::setup;
+use crate::terminal::remark;
 
 /// The largest file of token ids that is read.
 const LARGEST_FILE: u64 = 64 << 20;
@@ -20,7 +21,7 @@ const LARGEST_FILE: u64 = 64 << 20;
 pub(crate) fn run(flags: &LogitsFlags) -> Result<ExitCode> {
     let (model, _) = setup::load_weights(flags.model.model.as_deref())?;
     if flags.model.model.is_none() {
-        eprintln!("{DEMO_NOTICE}");
+        remark(DEMO_NOTICE);
     }
     let model = Arc::new(model);
     let tokens = read_tokens(flags, &model)?;
@@ -28,13 +29,13 @@ pub(crate) fn run(flags: &LogitsFlags) -> Result<ExitCode> {
     let first = flags.last.map_or(0, |n| tokens.len().saturating_sub(n as usize));
     let logits = compute(flags, &model, &tokens, &steps, first)?;
     write(flags, &model, &logits, first..tokens.len(), &steps)?;
-    eprintln!(
+    remark(format_args!(
         "{}: logits of {} positions, {} prefill chunks, {} decode steps",
         flags.out.display(),
         tokens.len() - first,
         steps.chunks.len(),
         steps.decode
-    );
+    ));
     Ok(ExitCode::SUCCESS)
 }
 

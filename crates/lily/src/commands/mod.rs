@@ -17,4 +17,5 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Said once wherever the demo model answers.
-pub(crate) const DEMO_NOTICE: &str = "no --model given: using the built-in demo model (22 million parameters, for trying things out; it knows very little)";
+pub(crate) const DEMO_NOTICE: &str =
+    "built-in demo model: 22 million parameters, knows little; --model names another";

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::DEMO_NOTICE;
 use crate::answer::{Asking, Ending, ask, figures};
 use crate::cli::{OnOff, RunFlags};
+use crate::terminal::remark;
 use crate::{interrupt, setup};
 
 /// How long a silent pipe is waited for when there is a prompt already. A program that starts `lily` and leaves its
@@ -23,7 +24,7 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode> {
     interrupt::listen()?;
     let loaded = setup::load(flags.model.model.as_deref())?;
     if loaded.is_demo && !flags.quiet && !flags.json {
-        eprintln!("{DEMO_NOTICE}");
+        remark(DEMO_NOTICE);
     }
     let started = setup::start(&loaded, &flags.model, &flags.memory, 1, 0)?;
     let chat = Chat {
@@ -57,9 +58,9 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode> {
         writeln!(std::io::stdout(), "{object}")?;
     } else if !flags.quiet {
         if answer.ending == Ending::Length {
-            eprintln!("(stopped at the most tokens an answer may have; --max-tokens and --context set them)");
+            remark("(stopped at the most tokens an answer may have; --max-tokens and --context set them)");
         }
-        eprintln!("{}; {}", figures(&answer.usage), started.device);
+        remark(format_args!("{}; {}", figures(&answer.usage), started.device));
     }
     let interrupted = answer.ending == Ending::Interrupted;
     Ok(if interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
@@ -118,8 +119,8 @@ fn read_piped(wait: bool) -> Result<String> {
             match receiver.recv_timeout(PIPE_PATIENCE) {
                 Ok(part) => part,
                 Err(_) => {
-                    eprintln!(
-                        "standard input is open but silent: answering without it (end the prompt with - to wait)"
+                    remark(
+                        "standard input is open but silent: answering without it (end the prompt with - to wait)",
                     );
                     return Ok(String::new());
                 }

@@ -1,6 +1,6 @@
 //! `lily serve`: the API on a port.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use lily_server::{ServerConfig, Service, bind};
 use super::DEMO_NOTICE;
 use crate::cli::ServeFlags;
 use crate::setup;
+use crate::terminal::{STYLED, remark};
 
 pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode> {
-    let color = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(color).with_target(false).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(*STYLED).with_target(false).init();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no async runtime")?;
     runtime.block_on(serve(flags))
@@ -39,7 +39,7 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
 
     let loaded = setup::load(flags.model.model.as_deref())?;
     if loaded.is_demo {
-        eprintln!("{DEMO_NOTICE}");
+        remark(DEMO_NOTICE);
     }
     let (parallel, queue) = (usize::from(flags.parallel), usize::from(flags.queue));
     let started = setup::start(&loaded, &flags.model, &flags.memory, parallel, queue)?;
@@ -49,14 +49,14 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
     service.strict_model = flags.strict_model;
     service.seed = flags.seed;
     handle.ready(service);
-    eprintln!(
+    remark(format_args!(
         "{} on {}: {} tokens of context, {} requests at once, {} for earlier states; Ctrl-C ends",
         loaded.name,
         started.device,
         started.budget.context,
         flags.parallel,
         setup::readable(started.budget.cache)
-    );
+    ));
     serving.await.context("the server ended")?;
     // Whatever is still running has been given its time by the server.
     tokio::task::spawn_blocking(move || engine.shutdown(false)).await.context("the engine ended")?;

@@ -10,6 +10,7 @@ use lily_protocol::Limits;
 use super::memory::{Budget, readable};
 use super::model::LoadedModel;
 use crate::cli::{MemoryFlags, ModelFlags, Precision};
+use crate::terminal::remark;
 
 /// Tokens of a prefill chunk of the CPU device: long enough that an expert's weights, once unpacked, meet several rows,
 /// short enough that a waiting request gets its turn within a second on two cores at true size.
@@ -75,12 +76,12 @@ pub(crate) fn start(
     };
     let engine = lily_engine::start(config, Box::new(runner)).context("the engine did not start")?;
     if budget.shortened {
-        eprintln!(
+        remark(format_args!(
             "context: {} tokens, which is what memory allows ({} for states; the model's limit is {}); --context sets it",
             budget.context,
             readable(budget.state),
             model.geometry.max_context
-        );
+        ));
     }
     Ok(Started { engine, device, budget })
 }
