@@ -76,13 +76,15 @@ async fn not_found(request: Request) -> Response {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let shown: String = path.chars().take(200).collect();
     Kind::NotFound
-        .error(format!("there is nothing at {method:?} {shown:?}; the API is described in docs/api.md"))
+        .error(format!(
+            "there is no {method} {shown:?} here; there are POST /v1/chat/completions, GET /v1/models and GET /health"
+        ))
         .into_response()
 }
 
 async fn method_not_allowed(request: Request) -> Response {
     let (method, path) = (request.method().as_str(), request.uri().path());
-    Kind::MethodNotAllowed.error(format!("{path:?} does not take {method:?}")).into_response()
+    Kind::MethodNotAllowed.error(format!("{path:?} does not take {method}")).into_response()
 }
 
 /// A panic ends its own request only; what it said is for the log.

@@ -46,7 +46,7 @@ impl HostRule {
         for name in [host, target].into_iter().flatten() {
             if !self.allows(name) {
                 let message = format!(
-                    "this server does not answer for the host {name:?}; allow it with --allowed-host if it is yours"
+                    "this server does not answer for the host {name:?}; allow it with --allowed-hosts if it is yours"
                 );
                 return Err(Kind::HostRefused.error(message).at("Host"));
             }
