@@ -169,12 +169,13 @@ impl<'a> Show<'a> {
                         let mut err = std::io::stderr().lock();
                         let opening = if self.in_reasoning { "" } else { THINKING };
                         self.in_reasoning = true;
-                        write!(err, "{}", dim(format_args!("{opening}{text}")))?;
-                        err.flush()?;
+                        // like any remark: a standard error that takes nothing does not end the answer
+                        let _ = write!(err, "{}", dim(format_args!("{opening}{text}")))
+                            .and_then(|()| err.flush());
                     }
                 }
                 Delta::Content(text) => {
-                    self.leave_reasoning()?;
+                    self.leave_reasoning();
                     self.content.push_str(&text);
                     if self.asking.show_content {
                         let mut out = std::io::stdout().lock();
@@ -187,15 +188,14 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    fn leave_reasoning(&mut self) -> Result<()> {
+    fn leave_reasoning(&mut self) {
         if std::mem::take(&mut self.in_reasoning) {
-            writeln!(std::io::stderr(), "\n")?;
+            let _ = writeln!(std::io::stderr(), "\n");
         }
-        Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
-        self.leave_reasoning()?;
+        self.leave_reasoning();
         if self.asking.show_content && !self.content.is_empty() {
             let mut out = std::io::stdout().lock();
             writeln!(out)?;
