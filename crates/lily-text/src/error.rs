@@ -13,6 +13,22 @@ pub enum TextError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A folder, pipe or device in place of a file.
+    #[error("{path} is not a regular file; wanted one, or a link to one")]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A file that is longer than any of its kind.
+    #[error("{path} has {found} bytes; at most {limit} are read: this is not the file it should be")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        found: u64,
+        /// The most that are read.
+        limit: u64,
+    },
     /// tokenizer.json is not JSON of the expected form.
     #[error("tokenizer.json: {0}")]
     Json(String),

@@ -22,6 +22,7 @@
 
 mod chat;
 mod error;
+mod files;
 mod messages;
 mod model;
 mod stream;

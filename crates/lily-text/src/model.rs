@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::chat::{Chat, Prompt};
 use crate::error::{PromptError, TextError};
+use crate::files;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 
@@ -46,11 +47,9 @@ pub struct CutMarkers {
 impl TextModel {
     /// Reads tokenizer.json and, where they exist, tokenizer_config.json and chat_template.jinja of a folder.
     pub fn from_dir(dir: &Path) -> Result<Self, TextError> {
-        let tokenizer = dir.join("tokenizer.json");
-        let tokenizer_json =
-            std::fs::read(&tokenizer).map_err(|source| TextError::Read { path: tokenizer, source })?;
-        let config = read_optional(&dir.join("tokenizer_config.json"))?;
-        let template = match read_optional(&dir.join("chat_template.jinja"))? {
+        let tokenizer_json = files::read(&dir.join("tokenizer.json"))?;
+        let config = files::read_optional(&dir.join("tokenizer_config.json"))?;
+        let template = match files::read_optional(&dir.join("chat_template.jinja"))? {
             Some(bytes) => Some(
                 String::from_utf8(bytes)
                     .map_err(|e| TextError::Template(format!("chat_template.jinja: {e}")))?,
@@ -125,14 +124,6 @@ impl TextModel {
             end_of_turn: vec![end],
             assistant_header: self.tokenizer.encode_marked(ASSISTANT_HEADER),
         }
-    }
-}
-
-fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TextError::Read { path: path.to_owned(), source }),
     }
 }
 

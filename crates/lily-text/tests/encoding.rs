@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use common::{fixture, nano, read_json};
 use lily_text::{TextModel, TextParts, Tokenizer};
 use proptest::prelude::*;
+use serde_json::json;
 
 static FAST: LazyLock<TextModel> = LazyLock::new(nano);
 
@@ -113,6 +114,11 @@ fn the_library_is_asked_for_other_expressions() {
     assert!(debug(&FAST).contains("Pieces") && debug(&LIBRARY).contains("Library"), "{FAST:?} {LIBRARY:?}");
 }
 
+/// A normalizer that replaces a pattern of this kind.
+fn replacement(kind: &str, pattern: &str) -> serde_json::Value {
+    json!({"type": "Replace", "pattern": {kind: pattern}, "content": "x"})
+}
+
 /// Makes a good file wrong.
 type Change = &'static dyn Fn(&mut serde_json::Value);
 
@@ -124,19 +130,25 @@ fn wrong_files_are_refused_with_the_place() {
         change(&mut json);
         model(&json).unwrap_err().to_string()
     };
-    let cases: [(Change, &[&str]); 7] = [
+    let cases: [(Change, &[&str]); 10] = [
         (&|json| json["model"]["type"] = "Unigram".into(), &["model.type", "Unigram", "BPE"]),
         (&|json| json["model"]["dropout"] = 0.5.into(), &["model.dropout", "0.5"]),
         (&|json| json["model"]["byte_fallback"] = true.into(), &["model.byte_fallback"]),
-        (
-            &|json| json["model"]["merges"][3] = serde_json::json!(["a", "nothing"]),
-            &["model.merges[3]", "nothing"],
-        ),
+        (&|json| json["model"]["merges"][3] = json!(["a", "nothing"]), &["model.merges[3]", "nothing"]),
         (&|json| json["added_tokens"][2]["lstrip"] = true.into(), &["added_tokens[2].lstrip"]),
         (
             &|json| json["added_tokens"][2]["id"] = 4_000_000_000_u64.into(),
             &["added_tokens[2].id", "4000000000"],
         ),
+        (&|json| json["normalizer"] = replacement("String", ""), &["normalizer", "empty"]),
+        (
+            &|json| {
+                json["normalizer"] = json!({"type": "Sequence", "normalizers": [replacement("Regex", "")]})
+            },
+            &["normalizer", "empty"],
+        ),
+        // Panics in the library, on any text.
+        (&|json| json["normalizer"] = replacement("Regex", "q*"), &["normalizer", "fails on"]),
         (&|json| drop(json["model"]["vocab"].as_object_mut().unwrap().remove("a")), &["0x61"]),
     ];
     for (change, wanted) in cases {

@@ -2,6 +2,7 @@
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
@@ -258,6 +259,9 @@ fn read_library(
 ) -> Result<tokenizers::Tokenizer, TextError> {
     let wrong = |field: &str, e: &dyn std::fmt::Display| TextError::Json(format!("{field}: {e}"));
     let bpe: BPE = serde_json::from_str(model.get()).map_err(|e| wrong("model", &e))?;
+    if has_empty_pattern(&normalizer) {
+        return Err(unsupported("normalizer", "a replacement of empty text".into(), "a pattern of text"));
+    }
     let normalizer: Option<NormalizerWrapper> =
         serde_json::from_value(normalizer).map_err(|e| wrong("normalizer", &e))?;
     let pre_tokenizer: Option<PreTokenizerWrapper> =
@@ -265,7 +269,46 @@ fn read_library(
     let mut library = tokenizers::Tokenizer::new(ModelWrapper::BPE(bpe));
     library.with_normalizer(normalizer).map_err(|e| wrong("normalizer", &e))?;
     library.with_pre_tokenizer(pre_tokenizer);
+    for sample in SAMPLES {
+        encode_guarded(&library, sample).map_err(|problem| {
+            unsupported(
+                "normalizer or pre_tokenizer",
+                format!("one that fails on {sample:?} ({problem})"),
+                "those of a tokenizer that encodes any text",
+            )
+        })?;
+    }
     Ok(library)
+}
+
+/// Text on which a normalizer or pre-tokenizer is tried before it is trusted.
+const SAMPLES: [&str; 4] = [
+    "a",
+    "The 3 cats' hats, 12.5%:\r\n\n  \t<b>end</b> ",
+    "Zu\u{308}rich \u{1f600}\u{200d} \u{5b57}\u{feff}",
+    "\0",
+];
+
+/// The library's ids, or what kept it from them. Some of its parts panic where a file asks for what their authors did
+/// not think of; that must be an error of the file and not the end of the program.
+pub(super) fn encode_guarded(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, String> {
+    match catch_unwind(AssertUnwindSafe(|| library.encode_fast(text, false))) {
+        Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the tokenizers library panicked".into()),
+    }
+}
+
+/// Whether some step of a normalizer replaces empty text, which is everywhere.
+fn has_empty_pattern(normalizer: &Value) -> bool {
+    match normalizer {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
+            ("String" | "Regex", Value::String(pattern)) => pattern.is_empty(),
+            (_, value) => has_empty_pattern(value),
+        }),
+        Value::Array(steps) => steps.iter().any(has_empty_pattern),
+        _ => false,
+    }
 }
 
 /// Normal form C, a split by a known expression, then bytes to characters and nothing else.

@@ -184,8 +184,8 @@ impl Tokenizer {
     fn append_text(&self, text: &str, ids: &mut Vec<u32>) {
         match &self.encoder {
             Encoder::Pieces { pieces, merges } => append_pieces(pieces.cut(&nfc(text)), merges, ids),
-            Encoder::Library(library) => match library.encode_fast(text, false) {
-                Ok(encoding) => ids.extend_from_slice(encoding.get_ids()),
+            Encoder::Library(library) => match file::encode_guarded(library, text) {
+                Ok(found) => ids.extend(found),
                 Err(_) => self.append_bytes(text, ids),
             },
         }
