@@ -45,7 +45,7 @@ impl Model {
         let config = Config::parse(&config_file, &source.read("config.json", CONFIG_LIMIT, "every model")?)?;
         let (mut end_tokens, mut sampling_defaults) =
             (config.end_tokens.clone(), SamplingDefaults::default());
-        if source.has("generation_config.json") {
+        if source.mentions("generation_config.json") {
             let bytes = source.read("generation_config.json", CONFIG_LIMIT, "the model")?;
             let file = source.label("generation_config.json");
             let (defaults, more) = read_generation_config(&file, &bytes, config.geometry.vocab)?;

@@ -35,6 +35,7 @@ impl Source<'_> {
         }
     }
 
+    /// Whether a regular file of this name is there, behind links or not.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self {
             Source::Folder(folder) => folder.join(name).is_file(),
@@ -43,6 +44,15 @@ impl Source<'_> {
                 "generation_config.json" => model.generation_config_json.is_some(),
                 _ => model.files.iter().any(|(known, _)| known == name),
             },
+        }
+    }
+
+    /// Whether something of this name is meant to be there: a folder, a pipe and a link to nothing count. An optional
+    /// file is read where this holds, so that a broken one is an error and not an absent one.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        match self {
+            Source::Folder(folder) => folder.join(name).symlink_metadata().is_ok(),
+            Source::Memory(_) => self.has(name),
         }
     }
 

@@ -17,6 +17,8 @@ const MAX_HEAD_DIM: usize = 1 << 12;
 const MAX_LAYERS: usize = 1 << 10;
 const MAX_EXPERTS: usize = 1 << 12;
 const MAX_CONV_TAPS: usize = 1 << 6;
+/// A token of prompt and a token of answer.
+const MIN_CONTEXT: usize = 2;
 const MAX_CONTEXT: usize = 1 << 24;
 const _: () = assert!(usize::BITS >= 64, "sizes of a checkpoint need 64 bits");
 
@@ -100,7 +102,7 @@ pub(super) fn geometry(text: &Fields) -> Result<Geometry, ModelError> {
         attention: attention(text)?,
         delta: delta(text)?,
         moe: moe(text)?,
-        max_context: text.size("max_position_embeddings", 1..=MAX_CONTEXT)?,
+        max_context: text.size("max_position_embeddings", MIN_CONTEXT..=MAX_CONTEXT)?,
     })
 }
 

@@ -114,7 +114,9 @@ impl<'a> Fields<'a> {
         accept: impl Fn(f64) -> bool,
     ) -> Result<Option<f64>, ModelError> {
         match self.number(name, wanted)? {
-            Some(x) if !accept(x) => Err(self.refused(name, x.to_string(), wanted)),
+            Some(x) if !accept(x) => {
+                Err(self.refused(name, self.get(name).map_or_else(String::new, shown), wanted))
+            }
             other => Ok(other),
         }
     }

@@ -590,6 +590,25 @@ fn a_pipe_is_no_file_to_wait_for() {
     assert!(matches!(Model::open(folder.path()).unwrap_err(), ModelError::NoWeights { .. }));
 }
 
+/// The samplers' settings would silently be others.
+#[cfg(unix)]
+#[test]
+fn a_broken_generation_config_is_not_an_absent_one() {
+    let folder = tempfile::tempdir().unwrap();
+    write_checkpoint(folder.path(), &Spec::tiny()).unwrap();
+    let path = folder.path().join("generation_config.json");
+    fs::remove_file(&path).unwrap();
+    Model::open(folder.path()).unwrap();
+    std::os::unix::fs::symlink("nothing", &path).unwrap();
+    let error = Model::open(folder.path()).unwrap_err();
+    assert!(
+        matches!(&error, ModelError::MissingFile { file, .. } if file.ends_with("generation_config.json"))
+    );
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(Model::open(folder.path()).unwrap_err(), ModelError::MissingFile { .. }));
+}
+
 #[cfg(unix)]
 #[test]
 fn links_are_followed() {

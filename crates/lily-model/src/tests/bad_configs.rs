@@ -49,7 +49,7 @@ fn sizes_are_there_and_bounded() {
         ("hidden_size", "1 to 1048576"),
         ("num_hidden_layers", "1 to 1024"),
         ("vocab_size", "1 to 16777216"),
-        ("max_position_embeddings", "1 to 16777216"),
+        ("max_position_embeddings", "2 to 16777216"),
         ("num_attention_heads", "1 to 4096"),
         ("num_key_value_heads", "1 to 4096"),
         ("head_dim", "1 to 4096"),
@@ -130,7 +130,7 @@ fn sizes_fit_each_other() {
     for factor in [0.0, -0.25, 1.01] {
         assert_eq!(
             error_of("rope_parameters.partial_rotary_factor", json!(factor)),
-            field("rope_parameters.partial_rotary_factor", &factor.to_string(), "above 0 and at most 1")
+            field("rope_parameters.partial_rotary_factor", &format!("{factor:?}"), "above 0 and at most 1")
         );
     }
 }
@@ -139,12 +139,15 @@ fn sizes_fit_each_other() {
 fn numbers_are_sane() {
     let eps = "a number above 0 and below 1";
     for (value, shown) in
-        [(json!(0.0), "0"), (json!(-1e-6), "-0.000001"), (json!(1), "1"), (json!("1e-6"), "\"1e-6\"")]
+        [(json!(0.0), "0.0"), (json!(-1e-6), "-1e-6"), (json!(1), "1"), (json!("1e-6"), "\"1e-6\"")]
     {
         assert_eq!(error_of("rms_norm_eps", value), field("rms_norm_eps", shown, eps));
     }
-    // Above 0 as f64, but 0 as f32.
-    assert!(matches!(error_of("rms_norm_eps", json!(1e-50)), ModelError::Field { .. }));
+    // The first is above 0 as f64, but 0 as f32. Neither is shown with all its zeros.
+    for value in [1e-50, 1e300] {
+        let error = error_of("rms_norm_eps", json!(value));
+        assert!(matches!(&error, ModelError::Field { found, .. } if found.len() < 30), "{error}");
+    }
     assert!(matches!(error_of("rms_norm_eps", Value::Null), ModelError::MissingField { .. }));
     let theta = "rope_parameters.rope_theta";
     assert_eq!(error_of(theta, json!(0.5)), field(theta, "0.5", "a number of at least 1"));
