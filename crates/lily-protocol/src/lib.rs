@@ -60,6 +60,9 @@ impl Sampling {
 pub struct GenerationRequest {
     /// Token ids, at least one, each below the tokenizer's size.
     pub prompt: Vec<u32>,
+    /// The text that the ids were made from, if any, exactly: tokenizers normalize, so the ids do not give it back. For
+    /// engines that show or search prompts; what is generated depends on the ids alone.
+    pub text: Option<Arc<str>>,
     /// Ends with [`FinishReason::Length`] after this many tokens; `None` means the rest of the context.
     pub max_tokens: Option<usize>,
     /// How each token is chosen.
@@ -145,7 +148,7 @@ pub enum Event {
 pub enum SubmitError {
     /// Too many requests wait.
     #[error(
-        "{waiting} requests are waiting already, the most that may wait; try again in {retry_after_seconds} s"
+        "no more requests may wait, {waiting} do already; try again in {retry_after_seconds} s"
     )]
     QueueFull {
         /// Requests waiting now.

@@ -26,7 +26,7 @@ pub enum State {
 pub struct Record {
     /// Counted from 0, in order of arrival.
     pub index: usize,
-    /// The prompt as rendered, decoded from its ids.
+    /// The prompt as rendered, before the tokenizer normalizes it.
     pub prompt: String,
     /// Its length.
     pub prompt_tokens: usize,

@@ -151,8 +151,10 @@ impl Inner {
 
     /// Takes a place in the queue, chooses the line, and notes who asked.
     fn prepare(&self, request: GenerationRequest, sender: EventSender) -> Result<Play, SubmitError> {
-        // Exact, because the prompt's ids were made from text by the same tokenizer.
-        let prompt = self.text.tokenizer().decode(&request.prompt, false);
+        let prompt = match &request.text {
+            Some(text) => text.to_string(),
+            None => self.text.tokenizer().decode(&request.prompt, false),
+        };
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let (running, waiting) = (self.running.load(Ordering::Relaxed), self.waiting.load(Ordering::Relaxed));
         if running + waiting >= self.options.parallel + self.options.queue {

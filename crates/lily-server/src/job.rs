@@ -1,5 +1,7 @@
 //! The one internal form of a request: every API family turns its body into a [`Job`], and reads the same events back.
 
+use std::sync::Arc;
+
 use lily_protocol::{GenerationRequest, Sampling};
 use lily_text::{OutputOptions, OutputStream, Prompt};
 
@@ -30,12 +32,14 @@ impl Job {
     /// Hands the work to the engine: all answers, or none.
     pub(crate) fn start(self, service: &Service) -> Result<Answers, ApiError> {
         let prompt_tokens = self.prompt.tokens.len();
+        let text: Arc<str> = self.prompt.text.into();
         let mut answers = Vec::with_capacity(self.choices);
         for choice in 0..self.choices {
             let mut sampling = self.sampling.clone();
             sampling.seed = choice_seed(self.sampling.seed, choice as u64);
             let generation = service.engine.submit(GenerationRequest {
                 prompt: self.prompt.tokens.clone(),
+                text: Some(text.clone()),
                 max_tokens: self.max_tokens,
                 sampling,
                 logprobs: self.logprobs,

@@ -67,6 +67,7 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
     let prompt_tokens = prompt.tokens.len();
     let request = GenerationRequest {
         prompt: prompt.tokens,
+        text: None,
         max_tokens: asking.max_tokens,
         sampling: asking.sampling.clone(),
         logprobs: None,

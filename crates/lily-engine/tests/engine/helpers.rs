@@ -33,6 +33,7 @@ pub(crate) fn engine(config: EngineConfig) -> (LocalEngine, Handle) {
 pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest {
     GenerationRequest {
         prompt,
+        text: None,
         max_tokens: Some(max_tokens),
         sampling: Sampling::greedy(),
         logprobs: None,
