@@ -8,7 +8,7 @@ use lily_text::{Chat, Message, MessageError, PromptError, parse_messages};
 use serde_json::{Map, Value};
 
 use crate::chat::tools::Tools;
-use crate::errors::{ApiError, Kind};
+use crate::errors::{ApiError, Kind, brief};
 use crate::fields;
 use crate::job::Job;
 use crate::read::Fields;
@@ -96,6 +96,10 @@ fn unfold_extra_body(body: &mut Map<String, Value>) -> Result<(), ApiError> {
 fn unknown_names(body: &Map<String, Value>) -> Result<Vec<String>, ApiError> {
     let mut unknown: Vec<String> = fields::classify(body)?.into_iter().map(String::from).collect();
     if let Some(options) = Fields::new(body, "").object("chat_template_kwargs")? {
+        fields::classify(options).map_err(|error| {
+            let name = error.param.clone().unwrap_or_default();
+            error.at(format!("chat_template_kwargs.{name}"))
+        })?;
         let foreign = options.keys().filter(|name| !TEMPLATE_OPTIONS.contains(&name.as_str()));
         unknown.extend(foreign.map(|name| format!("chat_template_kwargs.{name}")));
     }
@@ -172,6 +176,9 @@ fn messages(body: &mut Map<String, Value>) -> Result<Vec<Message>, ApiError> {
 fn thinking(fields: Fields, options: Fields) -> Result<Option<bool>, ApiError> {
     let empty = Map::new();
     let reasoning = Fields::new(fields.object("reasoning")?.unwrap_or(&empty), "reasoning.");
+    let anthropic = fields.get("thinking").and_then(Value::as_object).unwrap_or(&empty);
+    refuse_limits("thinking", anthropic)?;
+    refuse_limits("reasoning", fields.object("reasoning")?.unwrap_or(&empty))?;
     let wishes = [
         fields.boolean("enable_thinking")?,
         options.boolean("enable_thinking")?,
@@ -182,6 +189,21 @@ fn thinking(fields: Fields, options: Fields) -> Result<Option<bool>, ApiError> {
         effort(options.string("reasoning_effort")?),
     ];
     Ok(wishes.into_iter().flatten().next())
+}
+
+/// What would shorten or hide the reasoning, in the objects that may also say whether there is any.
+fn refuse_limits(object: &str, asked: &Map<String, Value>) -> Result<(), ApiError> {
+    for name in ["budget_tokens", "max_tokens", "exclude"] {
+        match asked.get(name) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(value) => {
+                let place = format!("{object}.{name}");
+                let message = format!("`{place}` (here {}) is not supported yet: leave it out", brief(value));
+                return Err(Kind::Unsupported.error(message).at(place));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `"none"` is off. How much effort is not something this model can be told, so any other leaves it to the template.
