@@ -147,9 +147,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SubmitError {
     /// Too many requests wait.
-    #[error(
-        "no more requests may wait, {waiting} do already; try again in {retry_after_seconds} s"
-    )]
+    #[error("no more requests may wait, {waiting} do already; try again in {retry_after_seconds} s")]
     QueueFull {
         /// Requests waiting now.
         waiting: usize,
