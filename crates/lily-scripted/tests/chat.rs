@@ -408,7 +408,10 @@ fn names_of_models() {
         assert_eq!(model.pointer(place), Some(&json!(262144)), "{place}");
     }
     assert_eq!(server.get("/models/scripted").json(), *model);
-    assert_eq!(server.get("/v1/models/org/other").error(), (404, "model_not_found".into()));
+    for name in ["org/other", "%ff", "a%00b", "%2e%2e%2f", "%"] {
+        let error = server.get(&format!("/v1/models/{name}")).error();
+        assert_eq!(error, (404, "model_not_found".into()), "{name}");
+    }
 
     let mut strict = setup(r#"{"pieces": ["x"]}"#);
     strict.service = |service| {

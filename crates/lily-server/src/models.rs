@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Kind};
 use crate::service::Service;
 use crate::shared::Shared;
 
@@ -20,9 +21,11 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Value
 /// `GET /v1/models/{id}`; an id may hold slashes.
 pub(crate) async fn one(
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let service = shared.service()?;
+    let Path(id) =
+        id.map_err(|_| Kind::ModelNotFound.error("the model's name in the path is not UTF-8 text"))?;
     service.require_name(&id)?;
     Ok(Json(describe(&service, &id)))
 }
