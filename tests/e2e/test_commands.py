@@ -164,6 +164,49 @@ def test_a_cause_is_said_once(lily, tmp_path):
     assert done.returncode == 1 and done.stderr.count("No such file") == 1
 
 
+def test_logits_into_links_pipes_and_folders(lily, tmp_path):
+    (tmp_path / "tokens.json").write_text("[1, 2, 3]")
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    logits = ["logits", "--model", FIXTURES / "nano", "--tokens", tmp_path / "tokens.json", "--out"]
+    target.write_text("old")
+    link.symlink_to(target)
+    assert lily(*logits, link).returncode == 0
+    assert link.is_symlink() and target.stat().st_size > 3 * 1040 * 4
+    # A pipe stands for every device: written through, and still there afterwards.
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    assert lily(*logits, pipe, timeout=20).returncode == 0
+    assert reader.communicate(timeout=20)[0] == target.read_bytes() and pipe.is_fifo()
+    folder = lily(*logits, tmp_path)
+    assert folder.returncode == 1 and "is a folder" in folder.stderr
+
+
+def test_token_files_without_end_are_not_read_to_it(lily, tmp_path):
+    done = lily("logits", "--model", FIXTURES / "nano", "--tokens", "/dev/zero", "--out", tmp_path / "x", timeout=20)
+    assert done.returncode == 1 and "/dev/zero has more than" in done.stderr
+    # As with --tokens <(...): of no known size.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", 'echo "[1, 2, 3]" > "$0"', pipe]):
+        done = lily("logits", "--model", FIXTURES / "nano", "--tokens", pipe, "--out", tmp_path / "x", timeout=20)
+    assert done.returncode == 0 and "3 positions" in done.stderr
+
+
+def test_absurd_numbers_of_threads_are_refused(lily):
+    done = lily("run", "x", "--threads", max(64, 16 * len(os.sched_getaffinity(0))) + 1)
+    assert done.returncode == 1 and "--threads" in done.stderr and "processors" in done.stderr
+
+
+def test_pipes_in_a_model_folder_are_not_waited_for(lily, tmp_path):
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                 "chat_template.jinja", "model.safetensors"]:
+        model = tmp_path / f"with-{name}"
+        shutil.copytree(FIXTURES / "nano", model, ignore=shutil.ignore_patterns("goldens", name))
+        os.mkfifo(model / name)
+        done = lily("run", "x", "--model", model, timeout=20)
+        assert done.returncode == 1 and name in done.stderr and "panicked" not in done.stderr
+
+
 def test_doctor(lily):
     assert "cpu      works" in lily("doctor").stdout
     report = json.loads(lily("doctor", "--json").stdout)

@@ -2,8 +2,10 @@
 
 import json
 import random
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 import urllib.error
@@ -11,6 +13,7 @@ import urllib.request
 
 import psutil
 import pytest
+from conftest import FIXTURES
 
 
 def ask(server, body, timeout=120):
@@ -136,6 +139,28 @@ def test_the_same_seed_whatever_runs_beside(serve):
     for thread in others:
         thread.join()
     assert beside == alone
+
+
+def test_a_signal_ends_a_server_that_is_opening_its_model(lily_bin, tmp_path):
+    model = tmp_path / "slow"
+    shutil.copytree(FIXTURES / "nano", model, ignore=shutil.ignore_patterns("goldens"))
+    # Opening takes seconds: two million added tokens are read before the first of them is refused.
+    entry = json.dumps({"id": 1, "content": "x", "lstrip": True})
+    tokenizer = (model / "tokenizer.json").read_text()
+    tokenizer = tokenizer.replace('"added_tokens": [', '"added_tokens": [' + f"{entry}," * 2_000_000, 1)
+    (model / "tokenizer.json").write_text(tokenizer)
+    began = time.monotonic()
+    assert subprocess.run([lily_bin, "run", "x", "--model", model], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          timeout=120).returncode == 1
+    opening = time.monotonic() - began
+    with subprocess.Popen([lily_bin, "serve", "--port", "0", "--model", model], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout.readline().startswith(b"listening on")
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        # Drained, or ended before it began to watch for signals.
+        assert process.wait(timeout=60) in (0, -signal.SIGTERM)
+        assert time.monotonic() - asked < opening / 2
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -66,7 +66,7 @@ pub(crate) enum Command {
 }
 
 /// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelFlags {
     /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
@@ -84,7 +84,7 @@ pub(crate) struct ModelFlags {
 }
 
 /// Room for tokens and state.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Memory")]
 pub(crate) struct MemoryFlags {
     /// Tokens that a prompt and its answer may have together [default: the model's limit, or what memory allows].
@@ -184,7 +184,7 @@ pub(crate) struct ChatFlags {
 }
 
 /// `lily serve`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   lily serve

@@ -2,6 +2,9 @@
 //! where they say and nowhere else.
 
 use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -24,11 +27,12 @@ pub(crate) fn run(flags: &LogitsFlags) -> Result<ExitCode> {
         remark(DEMO_NOTICE);
     }
     let model = Arc::new(model);
+    let target = Target::of(&flags.out)?;
     let tokens = read_tokens(flags, &model)?;
     let steps = Steps::new(tokens.len(), flags);
     let first = flags.last.map_or(0, |n| tokens.len().saturating_sub(n as usize));
     let logits = compute(flags, &model, &tokens, &steps, first)?;
-    write(flags, &model, &logits, first..tokens.len(), &steps)?;
+    write(flags, &target, &model, &logits, first..tokens.len(), &steps)?;
     remark(format_args!(
         "{}: logits of {} positions, {} prefill chunks, {} decode steps",
         flags.out.display(),
@@ -59,12 +63,14 @@ impl Steps {
 
 fn read_tokens(flags: &LogitsFlags, model: &Model) -> Result<Vec<u32>> {
     let path = flags.tokens.display();
-    let size = std::fs::metadata(&flags.tokens).with_context(|| format!("--tokens {path}"))?.len();
+    let mut text = String::new();
+    // Bounded while it is read: the size of a pipe (`--tokens <(...)`) or a device is not known before.
+    let read = File::open(&flags.tokens).and_then(|f| f.take(LARGEST_FILE + 1).read_to_string(&mut text));
+    let size = read.with_context(|| format!("--tokens {path}"))?;
     ensure!(
-        size <= LARGEST_FILE,
-        "--tokens {path} has {size} bytes, more than any list of tokens that a model takes"
+        size as u64 <= LARGEST_FILE,
+        "--tokens {path} has more than {LARGEST_FILE} bytes, more than any list of tokens that a model takes"
     );
-    let text = std::fs::read_to_string(&flags.tokens).with_context(|| format!("--tokens {path}"))?;
     let values: Vec<serde_json::Value> = serde_json::from_str(&text)
         .with_context(|| format!("--tokens {path}: wanted a JSON array of token ids"))?;
     ensure!(!values.is_empty(), "--tokens {path} is an empty list: at least one token is needed");
@@ -135,8 +141,35 @@ fn compute(
     Ok(out)
 }
 
+/// Where the logits go. Found out before they are computed, which may take long.
+enum Target {
+    /// A regular file, links followed: written beside its place and then moved there, so that it is never half written.
+    File(PathBuf),
+    /// A pipe or a device, written through. A file must never be moved into its place: as root, that would replace
+    /// `/dev/null` for the whole machine.
+    Stream(File),
+}
+
+impl Target {
+    fn of(out: &Path) -> Result<Target> {
+        let context = || format!("--out {}", out.display());
+        match out.metadata() {
+            Ok(found) if found.is_dir() => bail!("--out {} is a folder; wanted a file", out.display()),
+            Ok(found) if found.is_file() => Ok(Target::File(out.canonicalize().with_context(context)?)),
+            Ok(_) => OpenOptions::new().write(true).open(out).map(Target::Stream).with_context(context),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                folder.metadata().with_context(context)?;
+                Ok(Target::File(out.to_owned()))
+            }
+            Err(error) => Err(error).with_context(context),
+        }
+    }
+}
+
 fn write(
     flags: &LogitsFlags,
+    target: &Target,
     model: &Model,
     logits: &[u8],
     positions: std::ops::Range<usize>,
@@ -152,6 +185,14 @@ fn write(
         ("prefill_chunks".to_owned(), serde_json::to_string(&steps.chunks)?),
         ("decode_steps".to_owned(), steps.decode.to_string()),
     ]);
-    safetensors::serialize_to_file(tensors, Some(metadata), &flags.out)
-        .with_context(|| format!("--out {}", flags.out.display()))
+    let context = || format!("--out {}", flags.out.display());
+    match target {
+        Target::File(path) => {
+            safetensors::serialize_to_file(tensors, Some(metadata), path).with_context(context)
+        }
+        Target::Stream(file) => {
+            let bytes = safetensors::serialize(tensors, Some(metadata)).with_context(context)?;
+            (&mut &*file).write_all(&bytes).with_context(context)
+        }
+    }
 }

@@ -16,7 +16,10 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(*STYLED).with_target(false).init();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no async runtime")?;
-    runtime.block_on(serve(flags))
+    let done = runtime.block_on(serve(flags));
+    // A model that is still being opened is nobody's any more.
+    runtime.shutdown_background();
+    done
 }
 
 async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
@@ -35,14 +38,20 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
     let handle = server.handle();
     let signals = handle.clone();
     tokio::spawn(async move { signals.obey_signals().await });
-    let serving = tokio::spawn(server.serve(axum::Router::new()));
+    let mut serving = tokio::spawn(server.serve(axum::Router::new()));
 
-    let loaded = setup::load(flags.model.model.as_deref())?;
-    if loaded.is_demo {
-        remark(DEMO_NOTICE);
-    }
-    let (parallel, queue) = (usize::from(flags.parallel), usize::from(flags.queue));
-    let started = setup::start(&loaded, &flags.model, &flags.memory, parallel, queue)?;
+    let opening = {
+        let flags = flags.clone();
+        tokio::task::spawn_blocking(move || open(&flags))
+    };
+    let (loaded, started) = tokio::select! {
+        opened = opening => opened.context("opening the model")??,
+        // An interrupt: nothing runs that it would have to wait for.
+        ended = &mut serving => {
+            ended.context("the server ended")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let engine = Arc::new(started.engine);
     let mut service = Service::new(engine.clone(), loaded.text.clone(), loaded.name.clone());
     service.sampling = setup::default_sampling(&loaded.model.sampling_defaults);
@@ -61,4 +70,15 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
     // Whatever is still running has been given its time by the server.
     tokio::task::spawn_blocking(move || engine.shutdown(false)).await.context("the engine ended")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The slow part: weights, text side, engine.
+fn open(flags: &ServeFlags) -> Result<(setup::LoadedModel, setup::Started)> {
+    let loaded = setup::load(flags.model.model.as_deref())?;
+    if loaded.is_demo {
+        remark(DEMO_NOTICE);
+    }
+    let (parallel, queue) = (usize::from(flags.parallel), usize::from(flags.queue));
+    let started = setup::start(&loaded, &flags.model, &flags.memory, parallel, queue)?;
+    Ok((loaded, started))
 }

@@ -1,6 +1,6 @@
 //! A model on a device behind an engine.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_engine::{CutMarkers, EngineConfig, LocalEngine};
 use lily_model::device::Device as _;
@@ -19,6 +19,10 @@ pub(crate) const PREFILL_CHUNK: usize = 256;
 /// Rows of a decode step: sequences that advance together share the reading of weights.
 const DECODE_ROWS: usize = 4;
 
+/// More threads than processors are put up with, for comparisons, but not without bound.
+const THREADS_PER_PROCESSOR: usize = 16;
+const ALWAYS_ALLOWED_THREADS: usize = 64;
+
 /// A running engine, and what to say about it.
 pub(crate) struct Started {
     pub(crate) engine: LocalEngine,
@@ -35,9 +39,23 @@ pub(crate) fn runner(
     state_bytes: usize,
 ) -> Result<Runner<CpuDevice>> {
     let Precision::Exact = flags.precision;
+    check_threads(flags.threads.map(usize::from))?;
     let cpu = CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes };
     let device = CpuDevice::new(&model.geometry, model.clone(), &cpu).context("the CPU device")?;
     Ok(Runner::new(model.geometry.clone(), model.weights.clone(), device, options))
+}
+
+/// Waking hundreds of threads for each launch, on few processors, makes a token take seconds.
+fn check_threads(asked: Option<usize>) -> Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let most = (THREADS_PER_PROCESSOR * processors).max(ALWAYS_ALLOWED_THREADS);
+    ensure!(
+        asked.is_none_or(|threads| threads <= most),
+        "--threads is {}, and this process may use {processors} processors: wanted at most {most}, and no more than \
+         {processors} is of use",
+        asked.unwrap_or_default()
+    );
+    Ok(())
 }
 
 /// Starts an engine for `parallel` requests at once, with room for `queue` more.
