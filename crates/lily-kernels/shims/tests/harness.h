@@ -21,7 +21,7 @@ double load(Type t, const void* p, size_t i);
 void store(Type t, void* p, size_t i, double v);
 
 /// What a result is held against, per element:
-///   exact: equal numbers, NaN for NaN, and the sign of zero where `want` is zero counts not
+///   exact: equal numbers (0 and -0 are), NaN for NaN
 ///   absolute: |got - want| <= tolerance
 ///   relative: |got - want| <= tolerance * |want|, plus the smallest normal number of the type
 /// Infinities and NaN must match in all three.

@@ -126,7 +126,7 @@ Case math_case(const std::string& name, uint op, const Reference& r, const F& f,
     if (r.absolute) y = output(t, want, Check::absolute, r.absolute > 1 ? r.absolute * 100 * digits : r.absolute);
     else if (ulps == 0 || ulps == 0.5) { for (double& w : want) w = rounded(t, w); y = output(t, want); }
     else {
-        // A result beyond the type is its infinity; one ulp of half is added for the rounding of a reference near a tie.
+        // A result beyond the type is its infinity.
         for (double& w : want) if (std::isinf(rounded(t, w))) w = rounded(t, w);
         y = output(t, want, Check::relative, ulps * digits);
     }
