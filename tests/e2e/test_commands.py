@@ -102,7 +102,8 @@ def test_an_empty_variable_counts_as_none(lily):
 @pytest.mark.parametrize("arguments", [
     ["run", "x", "--temperature", "-1"], ["run", "x", "--top-p", "0"], ["run", "x", "--threads", "0"],
     ["run", "x", "--unknown-flag"], ["run", "x", "--device", "tpu"], ["serve", "--port", "99999"], ["frobnicate"],
-    ["logits"], ["run", "x", "--cache-memory", "lots"], ["run", "x", "--precision", "fast"],
+    ["logits"], ["run", "x", "--cache-memory", "lots"],
+    ["run", "x", "--stop", ""], ["run", "x", "--precision", "fast"],
 ])
 def test_wrong_usage_is_an_error(lily, arguments):
     done = lily(*arguments)

@@ -54,8 +54,11 @@ impl Model {
         }
         end_tokens.sort_unstable();
         end_tokens.dedup();
-        let checkpoint = Checkpoint::open(source)?;
+        let mut checkpoint = Checkpoint::open(source)?;
         let weights = assign(&config_file, &config, &checkpoint)?;
+        if let Some(error) = checkpoint.unclaimed.take() {
+            return Err(error);
+        }
         Ok(Model { geometry: config.geometry, weights, checkpoint, end_tokens, sampling_defaults })
     }
 }

@@ -1,6 +1,6 @@
 //! One answer in the terminal: prompt in, text out as it comes, figures at the end.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lily_protocol::{Engine, Event, FinishReason, GenerationRequest, Sampling, Us
 use lily_text::{Chat, Delta, OutputOptions, OutputStream, TextModel};
 
 use crate::interrupt::Answering;
-use crate::terminal::dim;
+use crate::terminal::{dim, shown};
 
 /// A bar is drawn for prompts that take longer than this.
 const BAR_AFTER: Duration = Duration::from_secs(1);
@@ -171,8 +171,12 @@ impl<'a> Show<'a> {
                         let opening = if self.in_reasoning { "" } else { THINKING };
                         self.in_reasoning = true;
                         // like any remark: a standard error that takes nothing does not end the answer
-                        let _ = write!(err, "{}", dim(format_args!("{opening}{text}")))
-                            .and_then(|()| err.flush());
+                        let _ = write!(
+                            err,
+                            "{}",
+                            dim(format_args!("{opening}{}", shown(&text, err.is_terminal())))
+                        )
+                        .and_then(|()| err.flush());
                     }
                 }
                 Delta::Content(text) => {
@@ -180,7 +184,7 @@ impl<'a> Show<'a> {
                     self.content.push_str(&text);
                     if self.asking.show_content {
                         let mut out = std::io::stdout().lock();
-                        write!(out, "{text}")?;
+                        write!(out, "{}", shown(&text, out.is_terminal()))?;
                         out.flush()?;
                     }
                 }

@@ -1,5 +1,6 @@
 //! What is said beside the answer: on standard error, dim where that is a terminal.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::LazyLock;
@@ -15,6 +16,17 @@ pub(crate) static STYLED: LazyLock<bool> = LazyLock::new(|| {
 /// the middle of an answer leaves the terminal as it was.
 pub(crate) fn dim(text: impl Display) -> String {
     if *STYLED { format!("\x1b[2m{text}\x1b[0m") } else { text.to_string() }
+}
+
+/// What a model says, safe to show: a terminal obeys control characters, and an answer must not move its cursor, rename
+/// its window or type into it. They are shown as U+FFFD; line breaks and tabs stay. Pipes and files get the text as it is.
+pub(crate) fn shown(text: &str, on_terminal: bool) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if on_terminal && text.contains(obeyed) {
+        Cow::Owned(text.replace(obeyed, "\u{fffd}"))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// A remark on a line of its own. A standard error that takes nothing (a full disk, a reader that has gone) must not
@@ -42,7 +54,14 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
 mod tests {
     use anyhow::anyhow;
 
-    use super::causes;
+    use super::{causes, shown};
+
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        let text = "a\x1b]0;title\x07b\u{9b}31m\r\n\tc é";
+        assert_eq!(shown(text, true), "a\u{fffd}]0;title\u{fffd}b\u{fffd}31m\u{fffd}\n\tc é");
+        assert_eq!(shown(text, false), text);
+    }
 
     #[test]
     fn a_cause_is_said_once() {

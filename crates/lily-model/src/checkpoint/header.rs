@@ -31,8 +31,16 @@ pub(crate) struct HeaderEntry {
     pub(crate) range: Range<usize>,
 }
 
+/// A file's header.
+pub(crate) struct Header {
+    /// Its tensors, in order of their offsets.
+    pub(crate) entries: Vec<HeaderEntry>,
+    /// Bytes that no tensor claims, if any. Not an error by itself yet: where a tensor is missing, its name says more.
+    pub(crate) unclaimed: Option<ModelError>,
+}
+
 /// Reads and checks the header of a whole file. Nothing is allocated beyond what the header's own text needs.
-pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Vec<HeaderEntry>, ModelError> {
+pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Header, ModelError> {
     let file_bytes = bytes.len() as u64;
     if bytes.starts_with(b"version https://git-lfs") {
         return Err(ModelError::LfsPointer { file: file.to_owned() });
@@ -63,20 +71,24 @@ pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Vec<HeaderEntry>, ModelEr
         .map(|tensor| tensor.check(file, data.len() as u64))
         .collect::<Result<Vec<_>, ModelError>>()?;
     checked.sort_by_key(|(start, end, _)| (*start, *end));
-    check_cover(file, &checked, data.len() as u64)?;
+    let unclaimed = check_cover(file, &checked, data.len() as u64)?;
     let data_start = 8 + length as usize;
-    Ok(checked
-        .into_iter()
-        .map(|(start, end, mut entry)| {
-            // Both ends are at most `data.len()`.
-            entry.range = data_start + start as usize..data_start + end as usize;
-            entry
-        })
-        .collect())
+    let entries = checked.into_iter().map(|(start, end, mut entry)| {
+        // Both ends are at most `data.len()`.
+        entry.range = data_start + start as usize..data_start + end as usize;
+        entry
+    });
+    Ok(Header { entries: entries.collect(), unclaimed })
 }
 
-/// Tensors, in order of their offsets, must cover the data without overlap and without holes.
-fn check_cover(file: &str, sorted: &[(u64, u64, HeaderEntry)], data_bytes: u64) -> Result<(), ModelError> {
+/// Tensors, in order of their offsets, must cover the data without overlap and without holes; the first hole is returned.
+fn check_cover(
+    file: &str,
+    sorted: &[(u64, u64, HeaderEntry)],
+    data_bytes: u64,
+) -> Result<Option<ModelError>, ModelError> {
+    let hole = |start, end| ModelError::Unclaimed { file: file.to_owned(), start, end };
+    let mut first = None;
     let mut at = 0;
     let mut before: Option<&HeaderEntry> = None;
     for (start, end, entry) in sorted {
@@ -90,15 +102,15 @@ fn check_cover(file: &str, sorted: &[(u64, u64, HeaderEntry)], data_bytes: u64) 
             });
         }
         if *start > at {
-            return Err(ModelError::Unclaimed { file: file.to_owned(), start: at, end: *start });
+            first = first.or_else(|| Some(hole(at, *start)));
         }
         at = *end;
         before = Some(entry);
     }
     if at != data_bytes {
-        return Err(ModelError::Unclaimed { file: file.to_owned(), start: at, end: data_bytes });
+        first = first.or_else(|| Some(hole(at, data_bytes)));
     }
-    Ok(())
+    Ok(first)
 }
 
 /// A tensor as the JSON has it.

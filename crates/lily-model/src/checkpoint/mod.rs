@@ -56,6 +56,8 @@ pub struct Checkpoint {
     tensors: Vec<TensorInfo>,
     /// What says which tensors there are: the file, or the index.
     listing: String,
+    /// The first bytes that belong to no tensor: for whoever finds no better reason to refuse the checkpoint.
+    pub(crate) unclaimed: Option<ModelError>,
 }
 
 /// A file of a checkpoint.
@@ -87,8 +89,12 @@ impl Checkpoint {
     }
 
     fn of_files(source: &Source, names: &[String], needed_by: &str) -> Result<Checkpoint, ModelError> {
-        let mut checkpoint =
-            Checkpoint { files: Vec::new(), tensors: Vec::new(), listing: source.label(SINGLE_FILE) };
+        let mut checkpoint = Checkpoint {
+            files: Vec::new(),
+            tensors: Vec::new(),
+            listing: source.label(SINGLE_FILE),
+            unclaimed: None,
+        };
         // All of them before the first is read, so that a download that was cut off is reported as such.
         if let Some(name) = names.iter().find(|name| !source.has(name)) {
             return Err(source.missing(name, needed_by));
@@ -96,7 +102,9 @@ impl Checkpoint {
         let mut seen = HashMap::new();
         for (file, name) in names.iter().enumerate() {
             let (label, bytes) = (source.label(name), source.map(name, needed_by)?);
-            for entry in header::read(&label, bytes.as_slice())? {
+            let header = header::read(&label, bytes.as_slice())?;
+            checkpoint.unclaimed = checkpoint.unclaimed.or(header.unclaimed);
+            for entry in header.entries {
                 match seen.entry(entry.name.clone()) {
                     Entry::Occupied(first) => {
                         let first: &usize = first.get();

@@ -215,6 +215,12 @@ impl<'a> Roles<'a> {
         Ok(PlainTensor { tensor, is_f32: element == ElementType::F32, len: shape.iter().product() })
     }
 
+    /// A name with the prefix that this checkpoint's other tensors have.
+    fn as_in_the_file(&self, name: &str) -> String {
+        let prefixed = self.checkpoint.tensors.iter().any(|tensor| tensor.name.starts_with(PREFIX));
+        if prefixed { format!("{PREFIX}{name}") } else { name.to_owned() }
+    }
+
     /// Takes a tensor out of the open ones, if it is what it should be.
     fn take(
         &mut self,
@@ -227,7 +233,7 @@ impl<'a> Roles<'a> {
         let Some(id) = self.open.remove(name) else {
             return Err(ModelError::MissingTensor {
                 file: self.checkpoint.listing.clone(),
-                tensor: name.to_owned(),
+                tensor: self.as_in_the_file(name),
                 wanted: format!("{} {shape:?}", wanted_type()),
             });
         };

@@ -128,7 +128,7 @@ pub(crate) struct SamplingFlags {
     #[arg(long, env = "LILY_MAX_TOKENS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
     /// Text that ends an answer; may be given several times.
-    #[arg(long, env = "LILY_STOP", value_name = "TEXT")]
+    #[arg(long, env = "LILY_STOP", value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
     /// Whether the model thinks before it answers [default: the template's].
     #[arg(long, env = "LILY_THINKING", value_enum)]

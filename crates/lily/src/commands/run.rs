@@ -60,7 +60,8 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode> {
         if answer.ending == Ending::Length {
             remark("(stopped at the most tokens an answer may have; --max-tokens and --context set them)");
         }
-        remark(format_args!("{}; {}", figures(&answer.usage), started.device));
+        let (device, context) = (started.device, started.budget.context);
+        remark(format_args!("{}; {device}; {context} tokens of context", figures(&answer.usage)));
     }
     let interrupted = answer.ending == Ending::Interrupted;
     Ok(if interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
