@@ -46,7 +46,9 @@ impl Turns {
         match prompt {
             Some(prompt) if prefill_turn => {
                 self.prefilled_last = true;
-                self.shortest_last = !self.shortest_last;
+                // A turn that was due to both owes the other nothing: beside one long prompt, a short one is next.
+                let due_anyway = oldest.is_some_and(|oldest| oldest.arrival == prompt.arrival);
+                self.shortest_last = !due_anyway;
                 self.count += 1;
                 Action::Prefill(prompt.arrival)
             }
@@ -101,6 +103,20 @@ mod tests {
             let with_short = [long[0], long[1], long[2], prompt(4, 20, turns.count())];
             let next = [turns.next(&with_short, false), turns.next(&with_short, false)];
             assert!(next.contains(&Action::Prefill(4)), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn beside_a_single_long_prompt_a_short_one_is_next() {
+        for turns_before in 0..4 {
+            let mut turns = Turns::default();
+            let mut long = prompt(1, 9000, 0);
+            for _ in 0..turns_before {
+                assert_eq!(turns.next(&[long], false), Action::Prefill(1));
+                long.served = turns.count();
+            }
+            let short = prompt(2, 20, turns.count());
+            assert_eq!(turns.next(&[long, short], false), Action::Prefill(2), "after {turns_before} turns");
         }
     }
 
