@@ -1,6 +1,7 @@
 //! Finding and opening a model: a folder, a name in the Hugging Face cache, or the demo model inside this binary.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -34,29 +35,21 @@ pub(crate) struct LoadedModel {
 /// Opens the weights only, and says what they are called.
 pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
     match argument {
-        Some(argument) => {
-            let folder = Model::resolve(argument, &HubCache::from_variables(|name| std::env::var_os(name)))?;
-            let model = Model::open(&folder)?;
-            Ok((model, name_of(argument)))
-        }
+        Some(argument) => Ok((Model::open(&folder_of(argument)?)?, name_of(argument))),
         None => Ok((demo_weights()?, DEMO_NAME.to_owned())),
     }
 }
 
-/// Opens a model and its text side.
+/// Opens a model and its text side, both from the folder that the name stood for when it was looked up.
 pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
-    let (model, name) = load_weights(argument)?;
-    let text = match argument {
+    let (model, name, text) = match argument {
         Some(argument) => {
-            let folder = Model::resolve(argument, &HubCache::from_variables(|name| std::env::var_os(name)))?;
-            TextModel::from_dir(&folder).with_context(|| format!("--model {argument}"))?
+            let folder = folder_of(argument)?;
+            let model = Model::open(&folder)?;
+            let text = TextModel::from_dir(&folder).with_context(|| format!("--model {argument}"))?;
+            (model, name_of(argument), text)
         }
-        None => TextModel::from_parts(TextParts {
-            tokenizer_json: DEMO_TOKENIZER,
-            tokenizer_config_json: Some(DEMO_TOKENIZER_CONFIG),
-            chat_template: Some(DEMO_TEMPLATE),
-        })
-        .context("the built-in demo model")?,
+        None => (demo_weights()?, DEMO_NAME.to_owned(), demo_text()?),
     };
     let (rows, size) = (model.geometry.vocab, text.tokenizer().size());
     anyhow::ensure!(
@@ -65,6 +58,19 @@ pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
          together; use the tokenizer.json that came with the checkpoint"
     );
     Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, is_demo: argument.is_none() })
+}
+
+fn folder_of(argument: &str) -> Result<PathBuf> {
+    Ok(Model::resolve(argument, &HubCache::from_variables(|name| std::env::var_os(name)))?)
+}
+
+fn demo_text() -> Result<TextModel> {
+    let parts = TextParts {
+        tokenizer_json: DEMO_TOKENIZER,
+        tokenizer_config_json: Some(DEMO_TOKENIZER_CONFIG),
+        chat_template: Some(DEMO_TEMPLATE),
+    };
+    TextModel::from_parts(parts).context("the built-in demo model")
 }
 
 fn demo_weights() -> Result<Model> {
