@@ -13,7 +13,7 @@ use crate::cli::{MemoryFlags, ModelFlags, Precision};
 use crate::terminal::remark;
 
 /// Tokens of a prefill chunk of the CPU device: long enough that an expert's weights, once unpacked, meet several rows,
-/// short enough that a waiting request gets its turn within a second on two cores at true size.
+/// short enough that a waiting request gets its turn soon. Reasoned; not measured at true size.
 pub(crate) const PREFILL_CHUNK: usize = 256;
 
 /// Rows of a decode step: sequences that advance together share the reading of weights.

@@ -1,7 +1,7 @@
 //! How much memory there is, and what fits into it: decided before anything is allocated.
 
 use anyhow::{Result, bail};
-use lily_model::{Geometry, Model};
+use lily_model::{Geometry, LogitRows, Model, plan};
 
 /// Kept free for the system and for other programs: this share of the memory, and at least this much.
 const RESERVE_SHARE: usize = 16;
@@ -9,10 +9,6 @@ const LEAST_RESERVE: usize = 256 << 20;
 
 /// The largest prefix cache that is taken without being asked for.
 const DEFAULT_CACHE: usize = 4 << 30;
-
-/// Bytes of one activation of each kind that a prefill row needs, in units of the residual width: mixer and experts
-/// with their intermediate results (measured on plans of every fixture: 30 to 60).
-const ARENA_WIDTHS: usize = 64;
 
 /// What a model may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +55,7 @@ impl Budget {
     ) -> Result<Budget> {
         let g = &model.geometry;
         let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-        let scratch = 4 * chunk * g.hidden * ARENA_WIDTHS + 4 * g.vocab;
+        let scratch = scratch_bytes(model, chunk)?;
         let reserve = (available / RESERVE_SHARE).max(LEAST_RESERVE);
         let fixed = weights.saturating_add(scratch).saturating_add(reserve);
         let left = available.saturating_sub(fixed);
@@ -103,6 +99,12 @@ impl Budget {
     }
 }
 
+/// Activations of a prefill chunk, as its plan lays them out (whatever the context), and a row of logits.
+fn scratch_bytes(model: &Model, chunk: usize) -> Result<usize> {
+    let plan = plan::prefill(&model.geometry, &model.weights, chunk, chunk, LogitRows::Last)?;
+    Ok(plan.arena_bytes + 4 * model.geometry.vocab)
+}
+
 /// Bytes of a sequence of this many tokens: pages are whole, and one more may be shared with a snapshot.
 fn sequence_bytes(g: &Geometry, tokens: usize) -> usize {
     g.recurrent_state_bytes() + (tokens + 128) * g.kv_bytes_per_token(4)
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!((all.context, all.shortened), (g.max_context, false));
         assert!(all.cache > 0 && all.cache <= all.state);
 
-        let fixed = LEAST_RESERVE + 4 * 512 * g.hidden * ARENA_WIDTHS + 4 * g.vocab;
+        let fixed = LEAST_RESERVE + scratch_bytes(&model, 512).unwrap();
         let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, 100);
         let some = Budget::divide(&model, 512, None, None, tight).unwrap();
         assert_eq!((some.context, some.shortened), (100.min(g.max_context), g.max_context > 100));
