@@ -1,5 +1,7 @@
 //! How weights are stored: affine-quantized bit streams, and plain vectors.
 
+use crate::Traffic;
+
 /// Bits of a value and inputs of a group of an affine-quantized matrix (MLX's format).
 ///
 /// A row of `cols` values is a little-endian bit stream of `cols * bits / 8` bytes: value i occupies bits
@@ -26,6 +28,12 @@ impl QuantFormat {
     /// Bytes of scales, and as many of biases, of a row of `cols`.
     pub fn scale_bytes(self, cols: usize) -> usize {
         cols / self.group * 2
+    }
+
+    /// What a launch reads of values, scales and biases of `rows` rows of `cols`.
+    pub(crate) fn reads(self, rows: usize, cols: usize) -> [Traffic; 3] {
+        let scales = Traffic::read(rows * self.scale_bytes(cols));
+        [Traffic::read(rows * self.row_bytes(cols)), scales, scales]
     }
 
     /// Value `i` of a packed row.

@@ -5,55 +5,25 @@ use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
 use crate::norm::{GatedNorm, RmsNorm};
 use crate::quant::{Embed, Matmul, Swiglu};
+use crate::{Activation, Dispatch, Operand, Traffic};
 
-/// What a launch does with an operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// Only reads it.
-    Read,
-    /// Writes all of it, reads none of it.
-    Write,
-    /// Reads and writes it.
-    ReadWrite,
-}
-
-impl Access {
-    /// True unless it only reads.
-    pub fn writes(self) -> bool {
-        self != Access::Read
-    }
-}
-
-/// One operand of a kernel. A per-slot operand is bound once for each sequence of the launch, after all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operand {
-    /// As in the kernel's documentation.
-    pub name: &'static str,
-    /// What the kernel does with it.
-    pub access: Access,
-    /// Bound once a sequence.
-    pub per_slot: bool,
-}
-
-impl Operand {
-    /// An operand that is only read.
-    pub const fn read(name: &'static str) -> Self {
-        Operand { name, access: Access::Read, per_slot: false }
+/// What a plan and a device need to know of a kernel, beside its operands.
+pub trait Contract {
+    /// Sequences of the launch: how often per-slot operands are bound.
+    fn slots(&self) -> usize {
+        0
     }
 
-    /// An operand that is written whole.
-    pub const fn write(name: &'static str) -> Self {
-        Operand { name, access: Access::Write, per_slot: false }
-    }
+    /// Bytes that a launch moves of each operand, in the order of the operands. Where the data decide (how many experts
+    /// have rows, how long the context is), the most that its sizes allow.
+    fn traffic(&self, activation: Activation) -> Vec<Traffic>;
 
-    /// An operand that is read and written.
-    pub const fn update(name: &'static str) -> Self {
-        Operand { name, access: Access::ReadWrite, per_slot: false }
-    }
+    /// Floating-point operations, a multiplication and an addition counting as two.
+    fn flops(&self) -> u64;
 
-    /// The same, bound once for each sequence.
-    pub const fn per_slot(self) -> Self {
-        Operand { per_slot: true, ..self }
+    /// How a GPU runs it; `None` for kernels of the CPU device alone.
+    fn dispatch(&self) -> Option<Dispatch> {
+        None
     }
 }
 
@@ -94,15 +64,9 @@ macro_rules! kernels {
                 cases
             }
 
-            /// Sequences of the launch: how often per-slot operands are bound.
-            pub fn slots(&self) -> usize {
+            fn contract(&self) -> &dyn Contract {
                 match self {
-                    Kernel::ConvSilu(k) => k.slots,
-                    Kernel::ConvState(k) => k.slots,
-                    Kernel::DeltaScan(k) => k.slots,
-                    Kernel::AttentionPrep(k) => k.shape.slots,
-                    Kernel::Attend(k) => k.shape.slots,
-                    _ => 0,
+                    $(Kernel::$name(kernel) => kernel),*
                 }
             }
         }
@@ -129,6 +93,26 @@ kernels!(
 );
 
 impl Kernel {
+    /// Sequences of the launch: how often per-slot operands are bound.
+    pub fn slots(&self) -> usize {
+        self.contract().slots()
+    }
+
+    /// Bytes that a launch moves of each operand ([`Contract::traffic`]).
+    pub fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        self.contract().traffic(activation)
+    }
+
+    /// Floating-point operations ([`Contract::flops`]).
+    pub fn flops(&self) -> u64 {
+        self.contract().flops()
+    }
+
+    /// How a GPU runs it ([`Contract::dispatch`]).
+    pub fn dispatch(&self) -> Option<Dispatch> {
+        self.contract().dispatch()
+    }
+
     /// How many bindings a launch has: every operand once, per-slot operands once for each sequence.
     pub fn binding_count(&self) -> usize {
         self.operands().iter().map(|o| if o.per_slot { self.slots() } else { 1 }).sum()

@@ -6,14 +6,29 @@
 //! crate knows neither plans nor devices.
 #![forbid(unsafe_code)]
 
+mod activation;
 pub mod attention;
 pub mod delta;
+mod emulator_unit;
 mod format;
 mod kernel;
 pub mod moe;
 pub mod norm;
+mod operand;
 pub mod quant;
 pub mod random;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod text;
 
+pub use activation::Activation;
+pub use emulator_unit::emulator_unit;
 pub use format::{PlainType, QuantFormat, bf16_bits, bf16_to_f32};
-pub use kernel::{Access, Kernel, Operand};
+pub use kernel::{Contract, Kernel};
+pub use operand::{Access, Element, Operand, Traffic};
+pub use text::{Dispatch, SLOT_WORDS, SLOTS, Text, TextParameter};
+
+/// The texts of the kernels with their typed parameters, made from the files themselves.
+pub mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}

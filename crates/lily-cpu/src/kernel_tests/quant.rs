@@ -1,7 +1,7 @@
 //! The embedding and products with quantized matrices.
 
 use lily_kernels::QuantFormat;
-use lily_kernels::quant::{Embed, Matmul, Swiglu};
+use lily_kernels::quant::{Embed, Matmul, Output, Swiglu};
 use lily_kernels::random::{QuantizedBytes, Random};
 
 use super::compare::*;
@@ -42,19 +42,19 @@ pub(super) fn embed(k: &Embed, random: &mut Random, worst: &mut Worst) {
 }
 
 pub(super) fn matmul(k: &Matmul, random: &mut Random, worst: &mut Worst) {
-    let q = random.quantized(k.outputs, k.inputs, k.format);
-    let (x, old) = (random.values(k.rows * k.inputs, 1.0), random.values(k.rows * k.outputs, 1.0));
+    let q = random.quantized(k.outputs(), k.inputs, k.format);
+    let (x, old) = (random.values(k.rows * k.inputs, 1.0), random.values(k.rows * k.outputs(), 1.0));
     let values = k.reference(&wide(&x), &q.weight, &q.scales, &q.biases, &wide(&old));
     let mut want = Vec::new();
     for (r, x) in wide(&x).chunks(k.inputs).enumerate() {
-        for o in 0..k.outputs {
-            let value = values[r * k.outputs + o];
-            let add = if k.accumulate { U * value.abs() } else { 0.0 };
+        for o in 0..k.outputs() {
+            let value = values[r * k.outputs() + o];
+            let add = if k.out == Output::Add { U * value.abs() } else { 0.0 };
             want.push(Want { value, error: product(k.format, &q, o, x).error + add });
         }
     }
     let operands = Operands::default().f32(&x).matrix(&q);
-    let operands = if k.accumulate { operands.f32(&old) } else { operands.out(old.len()) };
+    let operands = if k.out == Output::Add { operands.f32(&old) } else { operands.out(old.len()) };
     operands.run_everywhere(&(*k).into(), |after| worst.check(k, &after.got_f32(4), &want));
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lily_kernels::QuantFormat;
-use lily_kernels::quant::{Embed, Matmul, Swiglu};
+use lily_kernels::quant::{Embed, Matmul, Output, Swiglu};
 
 use super::{TASKS_PER_THREAD, Task};
 use crate::loops::gemm::Matrix;
@@ -89,7 +89,7 @@ pub(crate) fn embed(k: &Embed, t: Task<'_>) {
 }
 
 pub(crate) fn matmul_split(k: &Matmul, threads: usize) -> Split {
-    Split::new(k.rows, k.outputs, threads)
+    Split::new(k.rows, k.outputs(), threads)
 }
 
 pub(crate) fn matmul(k: &Matmul, t: Task<'_>) {
@@ -105,8 +105,8 @@ pub(crate) fn matmul(k: &Matmul, t: Task<'_>) {
         product(t.loops, &matrix, outputs.clone(), &panel_rows, &mut scratch.panel, &mut scratch.out);
     for (r, result) in rows.zip(result.chunks_exact(outputs.len())) {
         // SAFETY: no two tasks share a row and an output.
-        let out = unsafe { t.args.f32_mut(4, r * k.outputs + outputs.start, outputs.len()) };
-        if k.accumulate {
+        let out = unsafe { t.args.f32_mut(4, r * k.outputs() + outputs.start, outputs.len()) };
+        if k.out == Output::Add {
             out.iter_mut().zip(result).for_each(|(out, y)| *out += y);
         } else {
             out.copy_from_slice(result);

@@ -5,7 +5,7 @@ use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
 use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, ScanInputs};
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Route};
 use lily_kernels::norm::{GatedNorm, RmsNorm};
-use lily_kernels::quant::{Embed, Matmul, Quantized, Swiglu};
+use lily_kernels::quant::{Embed, Matmul, Output, Quantized, Swiglu};
 use lily_kernels::{PlainType, QuantFormat};
 use lily_model::{
     AttentionWeights, DeltaWeights, MixerWeights, Model, MoeWeights, PlainTensor, QuantizedMatrix,
@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
 
     fn matmul(&self, w: &QuantizedMatrix, x: &[f64]) -> Vec<f64> {
         let (rows, format) = (self.tokens, format(w));
-        let kernel = Matmul { rows, outputs: w.rows, inputs: w.cols, format, accumulate: false };
+        let kernel = Matmul::new(rows, w.rows, w.cols, format, Output::F32);
         let (weight, scales, biases) = self.bytes(w);
         kernel.reference(x, weight, scales, biases, &[])
     }

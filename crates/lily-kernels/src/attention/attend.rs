@@ -1,8 +1,8 @@
 //! Causal softmax attention with an output gate.
 
 use super::AttentionShape;
-use crate::Operand;
 use crate::quant::sigmoid;
+use crate::{Activation, Contract, Operand, Traffic};
 
 /// out[r, i] = softmax(q[r, i] . keys[0 ..= p] / sqrt(head_dim)) values * sigmoid(gate[r, i]), where p is row r's position,
 /// query head i reads KV head i / (query_heads / kv_heads), and the gate is the second half of head i of `qg`.
@@ -16,12 +16,12 @@ impl Attend {
     /// q f32 `[n, query_heads, head_dim]`; qg f32 `[n, query_heads, 2, head_dim]`; positions u32 `[n]`; out f32 [n,
     /// query_heads, head_dim]; a slot's keys and values f32 `[context, kv_heads, head_dim]`. n = slots * rows.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("q"),
-        Operand::read("qg"),
-        Operand::read("positions"),
-        Operand::write("out"),
-        Operand::read("keys").per_slot(),
-        Operand::read("values").per_slot(),
+        Operand::read("q").act(),
+        Operand::read("qg").act(),
+        Operand::read("positions").u32(),
+        Operand::write("out").act(),
+        Operand::read("keys").act().per_slot(),
+        Operand::read("values").act().per_slot(),
     ];
 
     /// The definition, in f64, of one row: q and gate `[query_heads, head_dim]`, keys and values of the positions it sees.
@@ -67,5 +67,23 @@ impl Attend {
             case(1, 6, 9, 3, 5, 66),
             case(1, 30, 5, 1, 27, 70),
         ]
+    }
+}
+
+impl Contract for Attend {
+    fn slots(&self) -> usize {
+        self.shape.slots
+    }
+
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (s, size) = (&self.shape, activation.bytes());
+        let n = s.slots * s.rows;
+        let q = size * n * s.query_heads * s.head_dim;
+        let cache = Traffic::read(size * s.slots * s.context * s.kv_heads * s.head_dim);
+        vec![Traffic::read(q), Traffic::read(q), Traffic::read(4 * n), Traffic::written(q), cache, cache]
+    }
+
+    fn flops(&self) -> u64 {
+        self.shape.attention_flops()
     }
 }

@@ -25,3 +25,12 @@ pub struct AttentionShape {
     /// Tokens of cache that the launch may read: an upper bound of every position + 1.
     pub context: usize,
 }
+
+impl AttentionShape {
+    /// Products of queries with keys and of probabilities with values, for rows at the end of the context: of a chunk
+    /// only what lies below the diagonal.
+    pub(crate) fn attention_flops(&self) -> u64 {
+        let keys: usize = (0..self.rows).map(|r| self.context - (self.rows - 1 - r)).sum();
+        4 * (self.slots * keys * self.query_heads * self.head_dim) as u64
+    }
+}

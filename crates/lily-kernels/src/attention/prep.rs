@@ -1,8 +1,8 @@
 //! Norm, RoPE and the cache write.
 
 use super::AttentionShape;
-use crate::norm::rms_norm;
-use crate::{Operand, PlainType};
+use crate::norm::normed;
+use crate::{Activation, Contract, Operand, PlainType, Traffic};
 
 /// For each row: q = RoPE(RMSNorm(q; q_norm)) and k = RoPE(RMSNorm(k; k_norm)), k and v written to the cache at
 /// `positions[row]`.
@@ -31,15 +31,15 @@ impl AttentionPrep {
     /// `[n]`; q f32 `[n, query_heads, head_dim]`; a slot's keys and values f32 `[context, kv_heads, head_dim]`, of which the
     /// rows at `positions` are written. n = slots * rows.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("qg"),
-        Operand::read("k"),
-        Operand::read("v"),
-        Operand::read("q_norm"),
-        Operand::read("k_norm"),
-        Operand::read("positions"),
-        Operand::write("q"),
-        Operand::update("keys").per_slot(),
-        Operand::update("values").per_slot(),
+        Operand::read("qg").act(),
+        Operand::read("k").act(),
+        Operand::read("v").act(),
+        Operand::read("q_norm").tensor(),
+        Operand::read("k_norm").tensor(),
+        Operand::read("positions").u32(),
+        Operand::write("q").act(),
+        Operand::update("keys").act().per_slot(),
+        Operand::update("values").act().per_slot(),
     ];
 
     /// The inverse frequency of pair `j`, rounded to f32.
@@ -71,12 +71,12 @@ impl AttentionPrep {
         let (mut q_out, mut k_out) = (Vec::new(), Vec::new());
         for (r, position) in positions.iter().enumerate() {
             for i in 0..h {
-                let mut x = rms_norm(&qg[(r * h + i) * 2 * d..][..d], q_norm, eps);
+                let mut x = normed(&qg[(r * h + i) * 2 * d..][..d], q_norm, eps);
                 self.turn(&mut x, *position);
                 q_out.extend(x);
             }
             for i in 0..hkv {
-                let mut x = rms_norm(&k[(r * hkv + i) * d..][..d], k_norm, eps);
+                let mut x = normed(&k[(r * hkv + i) * d..][..d], k_norm, eps);
                 self.turn(&mut x, *position);
                 k_out.extend(x);
             }
@@ -103,5 +103,33 @@ impl AttentionPrep {
             case(1, 66, 3, 1, 16, 8, 200_000),
             case(2, 3, 6, 3, 6, 4, 262_144),
         ]
+    }
+}
+
+impl Contract for AttentionPrep {
+    fn slots(&self) -> usize {
+        self.shape.slots
+    }
+
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (s, size) = (&self.shape, activation.bytes());
+        let n = s.slots * s.rows;
+        let (q, kv) = (size * n * s.query_heads * s.head_dim, size * n * s.kv_heads * s.head_dim);
+        vec![
+            Traffic::read(q),
+            Traffic::read(kv),
+            Traffic::read(kv),
+            Traffic::read(s.head_dim * self.q_norm.bytes()),
+            Traffic::read(s.head_dim * self.k_norm.bytes()),
+            Traffic::read(4 * n),
+            Traffic::written(q),
+            Traffic::written(kv),
+            Traffic::written(kv),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        let s = &self.shape;
+        (s.slots * s.rows * (s.query_heads + s.kv_heads) * (4 * s.head_dim + 3 * self.rotary_dim)) as u64
     }
 }

@@ -1,7 +1,7 @@
 //! The causal depthwise convolution over the last tokens, and its state.
 
 use crate::quant::silu;
-use crate::{Operand, PlainType};
+use crate::{Activation, Contract, Operand, PlainType, Traffic};
 
 /// out[t, c] = SiLU(sum over j of w[c, j] * raw[t - (taps - 1) + j, c]), where rows before the first come from the
 /// sequence's state (oldest first).
@@ -24,8 +24,12 @@ pub struct ConvSilu {
 impl ConvSilu {
     /// raw f32 `[slots * rows, channels]`; w `[channels, taps]`; out f32 `[slots * rows, channels]`; a slot's state f32
     /// `[taps - 1, channels]`.
-    pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("raw"), Operand::read("w"), Operand::write("out"), Operand::read("state").per_slot()];
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("raw").act(),
+        Operand::read("w").tensor(),
+        Operand::write("out").act(),
+        Operand::read("state").per_slot(),
+    ];
 
     /// The definition, in f64, for one sequence.
     pub fn reference(&self, raw: &[f64], w: &[f64], state: &[f64]) -> Vec<f64> {
@@ -68,7 +72,8 @@ pub struct ConvState {
 
 impl ConvState {
     /// raw f32 `[slots * rows, channels]`; a slot's state f32 `[taps - 1, channels]`.
-    pub const OPERANDS: &'static [Operand] = &[Operand::read("raw"), Operand::update("state").per_slot()];
+    pub const OPERANDS: &'static [Operand] =
+        &[Operand::read("raw").act(), Operand::update("state").per_slot()];
 
     /// The definition, for one sequence: exact copies, so f32.
     pub fn reference(&self, raw: &[f32], state: &[f32]) -> Vec<f32> {
@@ -81,5 +86,45 @@ impl ConvState {
         let case =
             |c: ConvSilu| ConvState { slots: c.slots, rows: c.rows, channels: c.channels, taps: c.taps };
         ConvSilu::cases().into_iter().map(case).collect()
+    }
+}
+
+impl Contract for ConvSilu {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let bytes = activation.bytes() * self.slots * self.rows * self.channels;
+        vec![
+            Traffic::read(bytes),
+            Traffic::read(self.channels * self.taps * self.weight.bytes()),
+            Traffic::written(bytes),
+            Traffic::read(4 * self.slots * (self.taps - 1) * self.channels),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        ((2 * self.taps + 4) * self.slots * self.rows * self.channels) as u64
+    }
+}
+
+impl Contract for ConvState {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let kept = self.taps - 1;
+        let from_rows = kept.min(self.rows);
+        let state = Traffic {
+            read: (4 * self.slots * (kept - from_rows) * self.channels) as u64,
+            written: (4 * self.slots * kept * self.channels) as u64,
+        };
+        vec![Traffic::read(activation.bytes() * self.slots * from_rows * self.channels), state]
+    }
+
+    fn flops(&self) -> u64 {
+        0
     }
 }

@@ -1,7 +1,7 @@
 //! Normalised q and k, decay and beta of Gated DeltaNet.
 
 use crate::quant::sigmoid;
-use crate::{Operand, PlainType};
+use crate::{Activation, Contract, Operand, PlainType, Traffic};
 
 /// From the convolved channels (q, then k, then v) and the a and b projections, for each row:
 ///
@@ -49,13 +49,13 @@ impl DeltaPrep {
     /// conv f32 `[rows, channels]`; a, b f32 `[rows, value_heads]`; a_log, dt_bias `[value_heads]`; q, k f32 [rows, key_heads,
     /// key_dim]; kappa f32 `[rows, key_heads]`; decay, beta f32 `[rows, value_heads]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("conv"),
-        Operand::read("a"),
-        Operand::read("b"),
-        Operand::read("a_log"),
-        Operand::read("dt_bias"),
-        Operand::write("q"),
-        Operand::write("k"),
+        Operand::read("conv").act(),
+        Operand::read("a").act(),
+        Operand::read("b").act(),
+        Operand::read("a_log").tensor(),
+        Operand::read("dt_bias").tensor(),
+        Operand::write("q").act(),
+        Operand::write("k").act(),
         Operand::write("kappa"),
         Operand::write("decay"),
         Operand::write("beta"),
@@ -118,5 +118,29 @@ impl DeltaPrep {
             case(3, 3, 3, 37, 16, usual),
             case(2, 1, 3, 5, 4, other),
         ]
+    }
+}
+
+impl Contract for DeltaPrep {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let size = activation.bytes();
+        let (keys, values) = (self.rows * self.key_heads, self.rows * self.value_heads);
+        let width = Traffic::written(size * keys * self.key_dim);
+        vec![
+            Traffic::read(2 * size * keys * self.key_dim),
+            Traffic::read(size * values),
+            Traffic::read(size * values),
+            Traffic::read(self.value_heads * self.a_log.bytes()),
+            Traffic::read(self.value_heads * self.dt_bias.bytes()),
+            width,
+            width,
+            Traffic::written(4 * keys),
+            Traffic::written(4 * values),
+            Traffic::written(4 * values),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        (self.rows * (8 * self.key_heads * self.key_dim + 16 * self.value_heads)) as u64
     }
 }

@@ -1,6 +1,6 @@
 //! The recurrence of Gated DeltaNet.
 
-use crate::Operand;
+use crate::{Activation, Contract, Operand, Traffic};
 
 /// For each sequence and value head h (which uses key head h / (value_heads / key_heads)), token after token, with the
 /// state S `[value_dim, key_dim]`:
@@ -44,13 +44,13 @@ impl DeltaScan {
     /// value_heads]; conv f32 `[slots * rows, channels]`; y f32 `[slots * rows, value_heads, value_dim]`; a slot's state f32
     /// `[value_heads, value_dim, key_dim]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("q"),
-        Operand::read("k"),
+        Operand::read("q").act(),
+        Operand::read("k").act(),
         Operand::read("kappa"),
         Operand::read("decay"),
         Operand::read("beta"),
-        Operand::read("conv"),
-        Operand::write("y"),
+        Operand::read("conv").act(),
+        Operand::write("y").act(),
         Operand::update("state").per_slot(),
     ];
 
@@ -105,5 +105,31 @@ impl DeltaScan {
             case(1, 4, 1, 2, 96, 34),
             case(3, 1, 3, 3, 5, 1),
         ]
+    }
+}
+
+impl Contract for DeltaScan {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (size, n) = (activation.bytes(), self.slots * self.rows);
+        let (keys, values) = (n * self.key_heads, n * self.value_heads);
+        let width = size * values * self.value_dim;
+        vec![
+            Traffic::read(size * keys * self.key_dim),
+            Traffic::read(size * keys * self.key_dim),
+            Traffic::read(4 * keys),
+            Traffic::read(4 * values),
+            Traffic::read(4 * values),
+            Traffic::read(width),
+            Traffic::written(width),
+            Traffic::updated(4 * self.slots * self.value_heads * self.value_dim * self.key_dim),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        (7 * self.slots * self.rows * self.value_heads * self.value_dim * self.key_dim) as u64
     }
 }

@@ -1,7 +1,7 @@
 //! The weighted sum of experts, the shared expert, and the residual.
 
-use crate::Operand;
 use crate::quant::sigmoid;
+use crate::{Activation, Contract, Operand, Traffic};
 
 /// `x[r] += sum over slots j of weights[r, j] * expert_out[r * top_k + j] + sigmoid(shared_gate[r]) * shared[r]`.
 ///
@@ -20,9 +20,9 @@ impl Combine {
     /// expert_out f32 `[rows * top_k, width]`; weights f32 `[rows, top_k]`; shared f32 `[rows, width]`; shared_gate f32 `[rows]`;
     /// x f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("expert_out"),
+        Operand::read("expert_out").act(),
         Operand::read("weights"),
-        Operand::read("shared"),
+        Operand::read("shared").act(),
         Operand::read("shared_gate"),
         Operand::update("x"),
     ];
@@ -53,5 +53,22 @@ impl Combine {
     pub fn cases() -> Vec<Self> {
         let case = |rows, top_k, width| Combine { rows, top_k, width };
         vec![case(1, 8, 256), case(5, 2, 37), case(3, 1, 64), case(2, 4, 7)]
+    }
+}
+
+impl Contract for Combine {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (size, pairs) = (activation.bytes(), self.rows * self.top_k);
+        vec![
+            Traffic::read(size * pairs * self.width),
+            Traffic::read(4 * pairs),
+            Traffic::read(size * self.rows * self.width),
+            Traffic::read(4 * self.rows),
+            Traffic::updated(4 * self.rows * self.width),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        (2 * self.rows * (self.top_k + 1) * self.width) as u64
     }
 }

@@ -1,7 +1,7 @@
 //! The experts' products, grouped: each expert's matrix meets all of its rows at once.
 
-use crate::quant::{Matmul, Quantized, Swiglu};
-use crate::{Operand, QuantFormat};
+use crate::quant::{Matmul, Output, Quantized, Swiglu};
+use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
 
 /// For each pair p = (row, slot) of expert e: `out[p] = SiLU(gate_e x_row) * (up_e x_row)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,17 +53,17 @@ impl ExpertSwiglu {
     /// x f32 [rows, inputs]; offsets, order, active as [`super::Group`] made them; gate and up [experts, outputs,
     /// inputs]; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x"),
-        Operand::read("offsets"),
-        Operand::read("order"),
-        Operand::read("active"),
-        Operand::read("gate.weight"),
-        Operand::read("gate.scales"),
-        Operand::read("gate.biases"),
-        Operand::read("up.weight"),
-        Operand::read("up.scales"),
-        Operand::read("up.biases"),
-        Operand::write("out"),
+        Operand::read("x").act(),
+        Operand::read("offsets").u32(),
+        Operand::read("order").u32(),
+        Operand::read("active").u32(),
+        Operand::read("gate.weight").tensor(),
+        Operand::read("gate.scales").tensor(),
+        Operand::read("gate.biases").tensor(),
+        Operand::read("up.weight").tensor(),
+        Operand::read("up.scales").tensor(),
+        Operand::read("up.biases").tensor(),
+        Operand::write("out").act(),
     ];
 
     /// The definition, in f64, from the experts' ids `[rows, top_k]`.
@@ -103,20 +103,20 @@ impl ExpertDown {
     /// act f32 [rows * top_k, inputs]; offsets, order, active as [`super::Group`] made them; weight, scales, biases
     /// `[experts, outputs, inputs]`; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("act"),
-        Operand::read("offsets"),
-        Operand::read("order"),
-        Operand::read("active"),
-        Operand::read("weight"),
-        Operand::read("scales"),
-        Operand::read("biases"),
-        Operand::write("out"),
+        Operand::read("act").act(),
+        Operand::read("offsets").u32(),
+        Operand::read("order").u32(),
+        Operand::read("active").u32(),
+        Operand::read("weight").tensor(),
+        Operand::read("scales").tensor(),
+        Operand::read("biases").tensor(),
+        Operand::write("out").act(),
     ];
 
     /// The definition, in f64, from the experts' ids `[rows, top_k]`.
     pub fn reference(&self, act: &[f64], ids: &[u32], down: Quantized<'_>) -> Vec<f64> {
         let (outputs, inputs, format) = (self.outputs, self.inputs, self.format);
-        let one = Matmul { rows: 1, outputs, inputs, format, accumulate: false };
+        let one = Matmul::new(1, outputs, inputs, format, Output::Activation);
         let pair = |(p, e): (usize, &u32)| {
             let (w, s, b) = expert(down, *e, outputs, inputs, format);
             one.reference(&act[p * inputs..][..inputs], w, s, b, &[])
@@ -135,5 +135,46 @@ impl ExpertDown {
             format: s.gate,
         };
         ExpertSwiglu::cases().into_iter().map(case).collect()
+    }
+}
+
+impl Contract for ExpertSwiglu {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (size, pairs) = (activation.bytes(), self.rows * self.top_k);
+        let active = self.experts.min(pairs);
+        let mut all = vec![
+            Traffic::read(size * self.rows * self.inputs),
+            Traffic::read(4 * (self.experts + 1)),
+            Traffic::read(4 * pairs),
+            Traffic::read(4 * (1 + active)),
+        ];
+        all.extend(self.gate.reads(active * self.outputs, self.inputs));
+        all.extend(self.up.reads(active * self.outputs, self.inputs));
+        all.push(Traffic::written(size * pairs * self.outputs));
+        all
+    }
+
+    fn flops(&self) -> u64 {
+        4 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+    }
+}
+
+impl Contract for ExpertDown {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let (size, pairs) = (activation.bytes(), self.rows * self.top_k);
+        let active = self.experts.min(pairs);
+        let mut all = vec![
+            Traffic::read(size * pairs * self.inputs),
+            Traffic::read(4 * (self.experts + 1)),
+            Traffic::read(4 * pairs),
+            Traffic::read(4 * (1 + active)),
+        ];
+        all.extend(self.format.reads(active * self.outputs, self.inputs));
+        all.push(Traffic::written(size * pairs * self.outputs));
+        all
+    }
+
+    fn flops(&self) -> u64 {
+        2 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
     }
 }

@@ -1,6 +1,6 @@
 //! Rows by expert.
 
-use crate::Operand;
+use crate::{Activation, Contract, Operand, Traffic};
 
 /// A stable counting sort of the (row, slot) pairs by expert, so that each expert's rows stand together:
 ///
@@ -30,8 +30,12 @@ pub struct Grouping {
 
 impl Group {
     /// ids u32 `[rows, top_k]`; offsets u32 `[experts + 1]`; order u32 `[rows * top_k]`; active u32 `[1 + max_active]`.
-    pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("ids"), Operand::write("offsets"), Operand::write("order"), Operand::write("active")];
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("ids").u32(),
+        Operand::write("offsets").u32(),
+        Operand::write("order").u32(),
+        Operand::write("active").u32(),
+    ];
 
     /// The most experts that can have rows.
     pub fn max_active(&self) -> usize {
@@ -55,5 +59,21 @@ impl Group {
     pub fn cases() -> Vec<Self> {
         let case = |rows, experts, top_k| Group { rows, experts, top_k };
         vec![case(1, 256, 8), case(100, 24, 8), case(5, 5, 5), case(7, 8, 1), case(3, 1, 1), case(64, 3, 2)]
+    }
+}
+
+impl Contract for Group {
+    fn traffic(&self, _: Activation) -> Vec<Traffic> {
+        let pairs = 4 * self.rows * self.top_k;
+        vec![
+            Traffic::read(pairs),
+            Traffic::written(4 * (self.experts + 1)),
+            Traffic::written(pairs),
+            Traffic::written(4 * (1 + self.max_active())),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        0
     }
 }

@@ -1,6 +1,6 @@
 //! The choice of experts.
 
-use crate::Operand;
+use crate::{Activation, Contract, Operand, Traffic};
 
 /// p = softmax of a row's logits; the `top_k` largest, the lower id first on equal values (0 and -0 are equal); weights p / sum
 /// of the chosen p.
@@ -20,7 +20,7 @@ pub struct Route {
 impl Route {
     /// logits f32 `[rows, experts]`; ids u32 `[rows, top_k]`; weights f32 `[rows, top_k]`.
     pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("logits"), Operand::write("ids"), Operand::write("weights")];
+        &[Operand::read("logits"), Operand::write("ids").u32(), Operand::write("weights")];
 
     /// The definition, in f64: ids and weights.
     pub fn reference(&self, logits: &[f64]) -> (Vec<u32>, Vec<f64>) {
@@ -42,5 +42,16 @@ impl Route {
     pub fn cases() -> Vec<Self> {
         let case = |rows, experts, top_k| Route { rows, experts, top_k };
         vec![case(1, 256, 8), case(7, 24, 8), case(3, 5, 5), case(4, 8, 1), case(2, 1, 1)]
+    }
+}
+
+impl Contract for Route {
+    fn traffic(&self, _: Activation) -> Vec<Traffic> {
+        let chosen = Traffic::written(4 * self.rows * self.top_k);
+        vec![Traffic::read(4 * self.rows * self.experts), chosen, chosen]
+    }
+
+    fn flops(&self) -> u64 {
+        (self.rows * self.experts) as u64
     }
 }

@@ -1,8 +1,8 @@
 //! The norm and gate after Gated DeltaNet.
 
-use super::rms_norm::rms_norm;
+use super::normed;
 use crate::quant::silu;
-use crate::{Operand, PlainType};
+use crate::{Activation, Contract, Operand, PlainType, Traffic};
 
 /// `out[r, h] = RMSNorm(y[r, h]; w) * SiLU(z[r, h]): the norm comes before the gate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,12 +21,16 @@ pub struct GatedNorm {
 
 impl GatedNorm {
     /// y, z f32 `[rows, heads, width]`; w `[width]`; out f32 `[rows, heads, width]`.
-    pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("y"), Operand::read("z"), Operand::read("w"), Operand::write("out")];
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("y").act(),
+        Operand::read("z").act(),
+        Operand::read("w").tensor(),
+        Operand::write("out").act(),
+    ];
 
     /// The definition, in f64.
     pub fn reference(&self, y: &[f64], z: &[f64], w: &[f64]) -> Vec<f64> {
-        let normed = y.chunks(self.width).flat_map(|head| rms_norm(head, w, f64::from(self.eps)));
+        let normed = y.chunks(self.width).flat_map(|head| normed(head, w, f64::from(self.eps)));
         normed.zip(z).map(|(y, z)| y * silu(*z)).collect()
     }
 
@@ -39,5 +43,17 @@ impl GatedNorm {
             case(2, 2, 37, 1e-6, PlainType::Bf16),
             case(1, 1, 3, 1e-6, PlainType::F32),
         ]
+    }
+}
+
+impl Contract for GatedNorm {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let bytes = activation.bytes() * self.rows * self.heads * self.width;
+        let weight = Traffic::read(self.width * self.weight.bytes());
+        vec![Traffic::read(bytes), Traffic::read(bytes), weight, Traffic::written(bytes)]
+    }
+
+    fn flops(&self) -> u64 {
+        8 * (self.rows * self.heads * self.width) as u64
     }
 }

@@ -5,4 +5,4 @@ mod rms_norm;
 
 pub use gated_norm::GatedNorm;
 pub use rms_norm::RmsNorm;
-pub(crate) use rms_norm::rms_norm;
+pub(crate) use rms_norm::normed;

@@ -1,6 +1,6 @@
 //! Rows of the embedding.
 
-use crate::{Operand, QuantFormat};
+use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
 
 /// `out[r] = dequantized row tokens[r]`.
 ///
@@ -20,10 +20,10 @@ pub struct Embed {
 impl Embed {
     /// tokens u32 `[rows]`; weight, scales, biases `[vocab, width]`; out f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("tokens"),
-        Operand::read("weight"),
-        Operand::read("scales"),
-        Operand::read("biases"),
+        Operand::read("tokens").u32(),
+        Operand::read("weight").tensor(),
+        Operand::read("scales").tensor(),
+        Operand::read("biases").tensor(),
         Operand::write("out"),
     ];
 
@@ -45,5 +45,19 @@ impl Embed {
             }
         }
         cases
+    }
+}
+
+impl Contract for Embed {
+    fn traffic(&self, _: Activation) -> Vec<Traffic> {
+        // Every row a different token.
+        let mut all = vec![Traffic::read(4 * self.rows)];
+        all.extend(self.format.reads(self.rows.min(self.vocab), self.width));
+        all.push(Traffic::written(4 * self.rows * self.width));
+        all
+    }
+
+    fn flops(&self) -> u64 {
+        2 * (self.rows * self.width) as u64
     }
 }

@@ -5,6 +5,6 @@ mod matmul;
 mod swiglu;
 
 pub use embed::Embed;
-pub use matmul::Matmul;
+pub use matmul::{Matmul, Method, Output, Parts};
 pub use swiglu::{Quantized, Swiglu};
 pub(crate) use swiglu::{sigmoid, silu};

@@ -1,6 +1,6 @@
 //! The first half of a gated feed-forward block.
 
-use crate::{Operand, QuantFormat};
+use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
 
 /// `out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,14 +33,14 @@ pub type Quantized<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 impl Swiglu {
     /// x f32 `[rows, inputs]`; gate and up `[outputs, inputs]`; out f32 `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x"),
-        Operand::read("gate.weight"),
-        Operand::read("gate.scales"),
-        Operand::read("gate.biases"),
-        Operand::read("up.weight"),
-        Operand::read("up.scales"),
-        Operand::read("up.biases"),
-        Operand::write("out"),
+        Operand::read("x").act(),
+        Operand::read("gate.weight").tensor(),
+        Operand::read("gate.scales").tensor(),
+        Operand::read("gate.biases").tensor(),
+        Operand::read("up.weight").tensor(),
+        Operand::read("up.scales").tensor(),
+        Operand::read("up.biases").tensor(),
+        Operand::write("out").act(),
     ];
 
     /// The definition, in f64.
@@ -70,5 +70,20 @@ impl Swiglu {
             }
         }
         cases
+    }
+}
+
+impl Contract for Swiglu {
+    fn traffic(&self, activation: Activation) -> Vec<Traffic> {
+        let size = activation.bytes();
+        let mut all = vec![Traffic::read(size * self.rows * self.inputs)];
+        all.extend(self.gate.reads(self.outputs, self.inputs));
+        all.extend(self.up.reads(self.outputs, self.inputs));
+        all.push(Traffic::written(size * self.rows * self.outputs));
+        all
+    }
+
+    fn flops(&self) -> u64 {
+        4 * (self.rows * self.outputs * self.inputs) as u64
     }
 }

@@ -1,7 +1,7 @@
 //! The builder of plans: what both phases share, and the two entry points.
 
 use lily_kernels::norm::RmsNorm;
-use lily_kernels::quant::{Embed, Matmul};
+use lily_kernels::quant::{Embed, Matmul, Output};
 use lily_kernels::{Kernel, PlainType, QuantFormat};
 
 use super::arena::{Arena, rows_of};
@@ -106,7 +106,7 @@ impl<'a> Builder<'a> {
             let x = rows_of(&x, logit_rows.clone(), hidden);
             let normed = self.norm("norm", &weights.final_norm, &x, rows);
             let logits = View { buffer: Buffer::Logits, bytes: 0..4 * rows * self.geometry.vocab };
-            self.matmul_rows("lm_head", &weights.lm_head, &normed, &logits, rows, false);
+            self.matmul_rows("lm_head", &weights.lm_head, &normed, &logits, rows, Output::F32);
         }
         Ok(Plan {
             phase: self.phase,
@@ -146,13 +146,13 @@ impl<'a> Builder<'a> {
     /// out = x W^T for all rows, in a new region.
     pub(super) fn matmul(&mut self, label: &'static str, w: &QuantizedMatrix, x: &View) -> View {
         let out = self.arena.take(self.total * w.rows);
-        self.matmul_rows(label, w, x, &out, self.total, false);
+        self.matmul_rows(label, w, x, &out, self.total, Output::Activation);
         out
     }
 
     /// out += x W^T for all rows: back into the residual stream.
     pub(super) fn matmul_add(&mut self, label: &'static str, w: &QuantizedMatrix, x: &View, out: &View) {
-        self.matmul_rows(label, w, x, out, self.total, true);
+        self.matmul_rows(label, w, x, out, self.total, Output::Add);
     }
 
     fn matmul_rows(
@@ -162,9 +162,9 @@ impl<'a> Builder<'a> {
         x: &View,
         out: &View,
         rows: usize,
-        accumulate: bool,
+        out_as: Output,
     ) {
-        let kernel = Matmul { rows, outputs: w.rows, inputs: w.cols, format: format(w), accumulate };
+        let kernel = Matmul::new(rows, w.rows, w.cols, format(w), out_as);
         let [weight, scales, biases] = matrix(w);
         self.launch(label, kernel, vec![x.clone(), weight, scales, biases, out.clone()]);
     }

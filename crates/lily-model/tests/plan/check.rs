@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use lily_kernels::quant::Output;
 use lily_kernels::{Access, Kernel};
 use lily_model::plan::{Buffer, Launch, Plan, View};
 use lily_model::{LayerKind, Model};
@@ -99,7 +100,7 @@ fn reads_and_writes(launch: &Launch) -> (Vec<&View>, Vec<&View>) {
     for (operand, view) in operands(&launch.kernel).into_iter().zip(&launch.bindings) {
         let access = launch.kernel.operands()[operand].access;
         // A product that does not add to its output only writes it.
-        let replaces = matches!(&launch.kernel, Kernel::Matmul(k) if !k.accumulate);
+        let replaces = matches!(&launch.kernel, Kernel::Matmul(k) if k.out != Output::Add);
         if access == Access::Read || (access == Access::ReadWrite && !replaces) {
             reads.push(view);
         }

@@ -20,8 +20,8 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
         }
         Kernel::Matmul(k) => {
             let mut all = words(&[k.rows * k.inputs]);
-            all.extend(matrix(k.format, k.outputs, k.inputs));
-            all.extend(words(&[k.rows * k.outputs]));
+            all.extend(matrix(k.format, k.outputs(), k.inputs));
+            all.extend(words(&[k.rows * k.outputs()]));
             all
         }
         Kernel::Swiglu(k) => {
