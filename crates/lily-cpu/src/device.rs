@@ -207,6 +207,10 @@ impl Device for CpuDevice {
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        if let Some(launch) = plan.launches.iter().find(|l| !kernels::offers(&l.kernel)) {
+            let name = launch.kernel.name();
+            return Err(DeviceError::Failed(format!("the plan is for a GPU: the CPU has no {name}")));
+        }
         self.prepare(plan, batch)?;
         if std::mem::take(&mut self.pin) {
             Pool::pin_caller();

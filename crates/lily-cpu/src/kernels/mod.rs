@@ -28,7 +28,12 @@ pub(crate) struct Task<'a> {
     pub(crate) scratch: &'a mut Scratch,
 }
 
-/// Tasks of a launch.
+/// Whether the CPU has this kernel: fused ones are for GPUs.
+pub(crate) fn offers(kernel: &Kernel) -> bool {
+    !matches!(kernel, Kernel::DeltaStep(_))
+}
+
+/// Tasks of a launch of a kernel that the CPU [`offers`].
 pub(crate) fn tasks(kernel: &Kernel, threads: usize) -> usize {
     match kernel {
         Kernel::Embed(k) => matmul::embed_tasks(k),
@@ -47,6 +52,8 @@ pub(crate) fn tasks(kernel: &Kernel, threads: usize) -> usize {
         Kernel::ExpertSwiglu(k) => expert::swiglu_tasks(k, threads),
         Kernel::ExpertDown(k) => expert::down_tasks(k, threads),
         Kernel::Combine(k) => k.rows,
+        // Of GPUs.
+        Kernel::DeltaStep(_) => 0,
     }
 }
 
@@ -77,5 +84,7 @@ pub(crate) fn run(
         Kernel::ExpertSwiglu(k) => expert::swiglu(k, task),
         Kernel::ExpertDown(k) => expert::down(k, task),
         Kernel::Combine(k) => norm::combine(k, task),
+        // Of GPUs: no tasks.
+        Kernel::DeltaStep(_) => {}
     }
 }

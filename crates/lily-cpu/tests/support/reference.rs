@@ -2,7 +2,7 @@
 //! plans nor devices: a mistake in a plan cannot be in here too.
 
 use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
-use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, ScanInputs};
+use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, Scan, ScanInputs};
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Route};
 use lily_kernels::norm::{GatedNorm, RmsNorm};
 use lily_kernels::quant::{Embed, Matmul, Output, Quantized, Swiglu};
@@ -101,7 +101,8 @@ impl<'a> Run<'a> {
         );
         let mut state = vec![0.0; value_heads * value_dim * key_dim];
         let inputs = ScanInputs { q: &prep.q, k: &prep.k, decay: &prep.decay, beta: &prep.beta, conv: &conv };
-        let y = DeltaScan { slots: 1, rows, key_heads, value_heads, key_dim, value_dim }
+        let method = Scan::Registers;
+        let y = DeltaScan { slots: 1, rows, key_heads, value_heads, key_dim, value_dim, method }
             .reference(inputs, &mut state);
         let (eps, weight) = (self.model.geometry.rms_eps, PlainType::F32);
         let gated = GatedNorm { rows, heads: value_heads, width: value_dim, eps, weight }.reference(

@@ -1,12 +1,15 @@
 //! Gated DeltaNet: the causal convolution, the preparation of q, k and gates, and the recurrent scan.
 //!
 //! Kernels with a `slots` parameter run several sequences at once: row `s * rows + t` is token t of sequence s, and the
-//! state operands are bound once for each sequence.
+//! state operands are bound once for each sequence. GPUs bind a state operand once, as the pool of all sequences, and find in
+//! the table `slots` which entry to read and which to write; those that are done keep both.
 
 mod conv;
 mod prep;
 mod scan;
+mod step;
 
 pub use conv::{ConvSilu, ConvState};
 pub use prep::{DeltaPrep, DeltaPrepared, L2_EPS};
-pub use scan::{DeltaScan, ScanInputs};
+pub use scan::{DeltaScan, Scan, ScanInputs};
+pub use step::{DeltaStep, StepInputs, StepState};

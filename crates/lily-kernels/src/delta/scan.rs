@@ -22,6 +22,19 @@ pub struct DeltaScan {
     pub key_dim: usize,
     /// Width of a value head.
     pub value_dim: usize,
+    /// How a GPU does it; the CPU has one way of its own.
+    pub method: Scan,
+}
+
+/// The ways to run [`DeltaScan`] on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scan {
+    /// Token after token, the state in registers from the first to the last.
+    Registers,
+    /// Token after token, the state in device memory between them.
+    Memory,
+    /// A chunk of tokens at a time, as products of matrices.
+    Chunked,
 }
 
 /// What one sequence brings to a scan, with n = rows.
@@ -92,6 +105,7 @@ impl DeltaScan {
             value_heads,
             key_dim,
             value_dim,
+            method: Scan::Registers,
         };
         vec![
             case(1, 1, 2, 4, 128, 128),

@@ -1,6 +1,6 @@
 //! The launches of a Gated DeltaNet mixer.
 
-use lily_kernels::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan};
+use lily_kernels::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, Scan};
 use lily_kernels::norm::GatedNorm;
 
 use super::build::{Builder, plain, plain_type};
@@ -54,6 +54,7 @@ impl Builder<'_> {
             value_heads: d.value_heads,
             key_dim: d.key_dim,
             value_dim: d.value_dim,
+            method: Scan::Registers,
         };
         let mut bindings = vec![q, k, kappa, decay, beta, conv, y.clone()];
         bindings.extend(self.per_slot(|slot| Buffer::DeltaState { slot, layer }, d.state_len()));
