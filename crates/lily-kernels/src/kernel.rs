@@ -4,6 +4,7 @@ use crate::attention::{Attend, AttentionPrep};
 use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
 use crate::norm::{GatedNorm, RmsNorm};
+use crate::quant::{Dequantize, GatedNormMatmul, NormMatmul, NormSwiglu, SiluMul};
 use crate::quant::{Embed, Matmul, Swiglu};
 use crate::{Activation, Dispatch, Operand, Traffic};
 
@@ -77,6 +78,11 @@ kernels!(
     Embed,
     Matmul,
     Swiglu,
+    NormMatmul,
+    GatedNormMatmul,
+    NormSwiglu,
+    SiluMul,
+    Dequantize,
     RmsNorm,
     GatedNorm,
     ConvSilu,

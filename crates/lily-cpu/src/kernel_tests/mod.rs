@@ -37,12 +37,11 @@ macro_rules! kernel_tests {
             }
         )*
 
-        /// A kernel that is missing in the list below does not compile here.
+        /// False for a kernel that is missing in the list below.
         fn has_a_test(kernel: &Kernel) -> bool {
             match kernel {
                 $(Kernel::$kernel(_) => true,)*
-                // Of GPUs.
-                Kernel::DeltaStep(_) => false,
+                _ => false,
             }
         }
     };

@@ -30,7 +30,15 @@ pub(crate) struct Task<'a> {
 
 /// Whether the CPU has this kernel: fused ones are for GPUs.
 pub(crate) fn offers(kernel: &Kernel) -> bool {
-    !matches!(kernel, Kernel::DeltaStep(_))
+    !matches!(
+        kernel,
+        Kernel::DeltaStep(_)
+            | Kernel::NormMatmul(_)
+            | Kernel::GatedNormMatmul(_)
+            | Kernel::NormSwiglu(_)
+            | Kernel::SiluMul(_)
+            | Kernel::Dequantize(_)
+    )
 }
 
 /// Tasks of a launch of a kernel that the CPU [`offers`].
@@ -52,8 +60,8 @@ pub(crate) fn tasks(kernel: &Kernel, threads: usize) -> usize {
         Kernel::ExpertSwiglu(k) => expert::swiglu_tasks(k, threads),
         Kernel::ExpertDown(k) => expert::down_tasks(k, threads),
         Kernel::Combine(k) => k.rows,
-        // Of GPUs.
-        Kernel::DeltaStep(_) => 0,
+        // Not offered.
+        _ => 0,
     }
 }
 
@@ -84,7 +92,7 @@ pub(crate) fn run(
         Kernel::ExpertSwiglu(k) => expert::swiglu(k, task),
         Kernel::ExpertDown(k) => expert::down(k, task),
         Kernel::Combine(k) => norm::combine(k, task),
-        // Of GPUs: no tasks.
-        Kernel::DeltaStep(_) => {}
+        // Not offered: no tasks.
+        _ => {}
     }
 }

@@ -5,7 +5,7 @@ use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
 use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, Scan, ScanInputs};
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Route};
 use lily_kernels::norm::{GatedNorm, RmsNorm};
-use lily_kernels::quant::{Embed, Matmul, Output, Quantized, Swiglu};
+use lily_kernels::quant::{Embed, Matmul, Method, Output, Quantized, Swiglu};
 use lily_kernels::{PlainType, QuantFormat};
 use lily_model::{
     AttentionWeights, DeltaWeights, MixerWeights, Model, MoeWeights, PlainTensor, QuantizedMatrix,
@@ -177,6 +177,7 @@ impl<'a> Run<'a> {
             inputs: hidden,
             gate: format(&w.shared_gate_proj),
             up: format(&w.shared_up),
+            method: Method::Tiles,
         };
         let act = shared.reference(normed, self.bytes(&w.shared_gate_proj), self.bytes(&w.shared_up));
         let shared = self.matmul(&w.shared_down, &act);

@@ -1,6 +1,6 @@
 //! The experts' products, grouped: each expert's matrix meets all of its rows at once.
 
-use crate::quant::{Matmul, Output, Quantized, Swiglu};
+use crate::quant::{Matmul, Method, Output, Quantized, Swiglu};
 use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
 
 /// For each pair p = (row, slot) of expert e: `out[p] = SiLU(gate_e x_row) * (up_e x_row)`.
@@ -68,8 +68,8 @@ impl ExpertSwiglu {
 
     /// The definition, in f64, from the experts' ids `[rows, top_k]`.
     pub fn reference(&self, x: &[f64], ids: &[u32], gate: Quantized<'_>, up: Quantized<'_>) -> Vec<f64> {
-        let one =
-            Swiglu { rows: 1, outputs: self.outputs, inputs: self.inputs, gate: self.gate, up: self.up };
+        let &ExpertSwiglu { outputs, inputs, gate: g, up: u, .. } = self;
+        let one = Swiglu { rows: 1, outputs, inputs, gate: g, up: u, method: Method::Tiles };
         let pair = |(p, e): (usize, &u32)| {
             let x = &x[p / self.top_k * self.inputs..][..self.inputs];
             let gate = expert(gate, *e, self.outputs, self.inputs, self.gate);

@@ -1,5 +1,6 @@
 //! The first half of a gated feed-forward block.
 
+use super::Method;
 use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
 
 /// `out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r)`.
@@ -15,6 +16,8 @@ pub struct Swiglu {
     pub gate: QuantFormat,
     /// Of the up matrix.
     pub up: QuantFormat,
+    /// How a GPU computes it.
+    pub method: Method,
 }
 
 /// x * sigmoid(x).
@@ -31,7 +34,7 @@ pub(crate) fn sigmoid(x: f64) -> f64 {
 pub type Quantized<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
 impl Swiglu {
-    /// x f32 `[rows, inputs]`; gate and up `[outputs, inputs]`; out f32 `[rows, outputs]`.
+    /// x activations `[rows, inputs]`; gate and up `[outputs, inputs]`; out activations `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("x").act(),
         Operand::read("gate.weight").tensor(),
@@ -66,7 +69,7 @@ impl Swiglu {
             [(f(4, 64), f(4, 64)), (f(4, 32), f(6, 64)), (f(8, 128), f(3, 32)), (f(2, 64), f(5, 128))]
         {
             for (rows, outputs) in [(1, 5), (4, 33), (11, 7), (48, 17), (50, 9)] {
-                cases.push(Swiglu { rows, outputs, inputs: 256, gate, up });
+                cases.push(Swiglu { rows, outputs, inputs: 256, gate, up, method: Method::Tiles });
             }
         }
         cases

@@ -1,7 +1,7 @@
 //! The launches of a mixture of experts.
 
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
-use lily_kernels::quant::Swiglu;
+use lily_kernels::quant::{Method, Swiglu};
 
 use super::View;
 use super::build::{Builder, format, matrix};
@@ -22,6 +22,7 @@ impl Builder<'_> {
             inputs: hidden,
             gate: format(&w.shared_gate_proj),
             up: format(&w.shared_up),
+            method: Method::Tiles,
         };
         let mut bindings = vec![normed.clone()];
         bindings.extend(matrix(&w.shared_gate_proj).into_iter().chain(matrix(&w.shared_up)));

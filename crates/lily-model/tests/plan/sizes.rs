@@ -114,5 +114,31 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
             let (pairs, row) = (k.rows * k.top_k, k.rows * k.width);
             words(&[pairs * k.width, pairs, row, k.rows, row])
         }
+        Kernel::NormMatmul(k) => {
+            let mut all = vec![4 * k.rows * k.inputs, k.inputs * k.norm.bytes()];
+            all.extend(matrix(k.format, k.outputs(), k.inputs));
+            all.extend(words(&[k.rows * k.outputs()]));
+            all
+        }
+        Kernel::GatedNormMatmul(k) => {
+            let row = 4 * k.rows * k.heads * k.width;
+            let mut all = vec![row, row, k.width * k.norm.bytes()];
+            all.extend(matrix(k.format, k.outputs, k.heads * k.width));
+            all.extend(words(&[k.rows * k.outputs]));
+            all
+        }
+        Kernel::NormSwiglu(k) => {
+            let mut all = vec![4 * k.rows * k.inputs, k.inputs * k.norm.bytes()];
+            all.extend(matrix(k.gate, k.outputs, k.inputs));
+            all.extend(matrix(k.up, k.outputs, k.inputs));
+            all.extend(words(&[k.rows * k.outputs]));
+            all
+        }
+        Kernel::SiluMul(k) => words(&[k.len, k.len, k.len]),
+        Kernel::Dequantize(k) => {
+            let mut all = matrix(k.format, k.rows, k.cols).to_vec();
+            all.extend(words(&[k.rows * k.cols]));
+            all
+        }
     }
 }
