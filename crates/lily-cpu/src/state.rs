@@ -8,10 +8,7 @@ use std::sync::Arc;
 use lily_model::device::Room;
 use lily_model::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
 
-use crate::loops::attend::BLOCK_KEYS;
-
-/// Tokens of a page: a block of the attention loop.
-pub(crate) const PAGE_TOKENS: usize = BLOCK_KEYS;
+pub(crate) use lily_kernels::attention::PAGE_TOKENS;
 
 /// Keys and values of `PAGE_TOKENS` tokens in all attention layers: [attention layers, 2, kv_heads, PAGE_TOKENS,
 /// head_dim]. A head's keys stand together, so that a page is a block of the attention loop.

@@ -1,6 +1,7 @@
 //! The list of kernels that a device must offer, and the operands of each.
 
-use crate::attention::{Attend, AttentionPrep};
+use crate::attention::{Attend, AttendBlocks, AttendCombine, AttendStep, AttendStepBlocks, AttentionPrep};
+use crate::attention::{CacheWrite, HeadNorm, Rope, SplitQuery};
 use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
 use crate::norm::{GatedNorm, RmsNorm};
@@ -97,6 +98,14 @@ kernels!(
     ExpertSwiglu,
     ExpertDown,
     Combine,
+    AttendBlocks,
+    AttendCombine,
+    AttendStep,
+    AttendStepBlocks,
+    SplitQuery,
+    HeadNorm,
+    Rope,
+    CacheWrite,
 );
 
 impl Kernel {

@@ -38,6 +38,14 @@ pub(crate) fn offers(kernel: &Kernel) -> bool {
             | Kernel::NormSwiglu(_)
             | Kernel::SiluMul(_)
             | Kernel::Dequantize(_)
+            | Kernel::AttendBlocks(_)
+            | Kernel::AttendCombine(_)
+            | Kernel::AttendStep(_)
+            | Kernel::AttendStepBlocks(_)
+            | Kernel::SplitQuery(_)
+            | Kernel::HeadNorm(_)
+            | Kernel::Rope(_)
+            | Kernel::CacheWrite(_)
     )
 }
 

@@ -4,7 +4,7 @@
 use crate::simd::{Simd, dot, exp, fma1, sigmoid};
 
 /// The most keys of a block: a page of the cache.
-pub(crate) const BLOCK_KEYS: usize = 64;
+pub(crate) const BLOCK_KEYS: usize = lily_kernels::attention::PAGE_TOKENS;
 
 /// Query heads whose scores are computed together, so that a key is loaded once for all of them.
 const HEADS_AT_ONCE: usize = 4;

@@ -1,7 +1,7 @@
 //! A whole model in f64, layer after layer as its paper form goes, on top of the kernels' definitions. It knows neither
 //! plans nor devices: a mistake in a plan cannot be in here too.
 
-use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
+use lily_kernels::attention::{Attend, AttendMethod, AttentionPrep, AttentionShape};
 use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, Scan, ScanInputs};
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Route};
 use lily_kernels::norm::{GatedNorm, RmsNorm};
@@ -141,7 +141,12 @@ impl<'a> Run<'a> {
             let gate: Vec<f64> = qg.chunks(2 * d).flat_map(|head| &head[d..]).copied().collect();
             let seen = (t + 1) * a.kv_heads * d;
             let q = &q[t * heads * d..][..heads * d];
-            out.extend(Attend { shape }.reference_row(q, &gate, &k[..seen], &v[..seen]));
+            out.extend(Attend { shape, method: AttendMethod::Flash }.reference_row(
+                q,
+                &gate,
+                &k[..seen],
+                &v[..seen],
+            ));
         }
         self.matmul(&w.o, &out)
     }

@@ -4,12 +4,34 @@ use super::AttentionShape;
 use crate::quant::sigmoid;
 use crate::{Activation, Contract, Operand, Traffic};
 
+/// How a GPU attends. The CPU device has one way for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttendMethod {
+    /// Tiles of rows and keys, for prompts.
+    Flash,
+    /// A row at a time, for decode.
+    Rows(RowsOptions),
+}
+
+/// How kernels for few rows share out the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowsOptions {
+    /// Query heads of a KV head that one threadgroup computes together, so that they share each row of keys and values: a
+    /// divisor of `query_heads / kv_heads`.
+    pub pack: usize,
+    /// Neighbouring lanes read neighbouring elements of the cache; otherwise each lane walks a key of its own, a key's width
+    /// away from its neighbour's.
+    pub coalesced: bool,
+}
+
 /// out[r, i] = softmax(q[r, i] . keys[0 ..= p] / sqrt(head_dim)) values * sigmoid(gate[r, i]), where p is row r's position,
 /// query head i reads KV head i / (query_heads / kv_heads), and the gate is the second half of head i of `qg`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Sizes.
     pub shape: AttentionShape,
+    /// How.
+    pub method: AttendMethod,
 }
 
 impl Attend {
@@ -51,6 +73,7 @@ impl Attend {
     pub fn cases() -> Vec<Self> {
         let case = |slots, rows, query_heads, kv_heads, head_dim, context| Attend {
             shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
+            method: AttendMethod::Flash,
         };
         vec![
             case(1, 1, 8, 1, 256, 1),
@@ -76,11 +99,10 @@ impl Contract for Attend {
     }
 
     fn traffic(&self, activation: Activation) -> Vec<Traffic> {
-        let (s, size) = (&self.shape, activation.bytes());
-        let n = s.slots * s.rows;
-        let q = size * n * s.query_heads * s.head_dim;
-        let cache = Traffic::read(size * s.slots * s.context * s.kv_heads * s.head_dim);
-        vec![Traffic::read(q), Traffic::read(q), Traffic::read(4 * n), Traffic::written(q), cache, cache]
+        let s = &self.shape;
+        let q = activation.bytes() * s.queries();
+        let cache = Traffic::read(activation.bytes() * s.cached());
+        vec![Traffic::read(q), Traffic::read(q), Traffic::read(4 * s.n()), Traffic::written(q), cache, cache]
     }
 
     fn flops(&self) -> u64 {

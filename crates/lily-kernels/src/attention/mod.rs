@@ -4,12 +4,32 @@
 //! head_dim]; row r is token `positions[r]` of its sequence, and the cache already holds all tokens before it.
 
 mod attend;
+mod attend_blocks;
+mod attend_combine;
+mod attend_step;
+mod attend_step_blocks;
+mod cache_write;
+mod head_norm;
 mod prep;
+mod rope;
+mod split_query;
 
-pub use attend::Attend;
+pub use attend::{Attend, AttendMethod, RowsOptions};
+pub use attend_blocks::AttendBlocks;
+pub use attend_combine::AttendCombine;
+pub use attend_step::AttendStep;
+pub use attend_step_blocks::AttendStepBlocks;
+pub use cache_write::CacheWrite;
+pub use head_norm::HeadNorm;
 pub use prep::AttentionPrep;
+pub use rope::Rope;
+pub(crate) use rope::{frequency, turn};
+pub use split_query::SplitQuery;
 
-/// Sizes that both kernels share.
+/// Tokens of a page of the cache of keys and values.
+pub const PAGE_TOKENS: usize = 64;
+
+/// Sizes that these kernels share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Sequences.
@@ -27,6 +47,31 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
+    /// Rows of the launch.
+    pub(crate) fn n(&self) -> usize {
+        self.slots * self.rows
+    }
+
+    /// Elements of q of all rows.
+    pub(crate) fn queries(&self) -> usize {
+        self.n() * self.query_heads * self.head_dim
+    }
+
+    /// Elements of the new keys of all rows, and of their values.
+    pub(crate) fn new_keys(&self) -> usize {
+        self.n() * self.kv_heads * self.head_dim
+    }
+
+    /// Elements of the keys of all sequences, and of their values.
+    pub(crate) fn cached(&self) -> usize {
+        self.slots * self.context * self.kv_heads * self.head_dim
+    }
+
+    /// Elements of what [`AttendBlocks`] leaves for [`AttendCombine`].
+    pub(crate) fn partial(&self, block: usize) -> usize {
+        self.n() * self.query_heads * self.context.div_ceil(block) * (self.head_dim + 2)
+    }
+
     /// Products of queries with keys and of probabilities with values, for rows at the end of the context: of a chunk
     /// only what lies below the diagonal.
     pub(crate) fn attention_flops(&self) -> u64 {

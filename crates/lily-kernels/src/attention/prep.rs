@@ -1,6 +1,6 @@
 //! Norm, RoPE and the cache write.
 
-use super::AttentionShape;
+use super::{AttentionShape, frequency, turn};
 use crate::norm::normed;
 use crate::{Activation, Contract, Operand, PlainType, Traffic};
 
@@ -44,17 +44,11 @@ impl AttentionPrep {
 
     /// The inverse frequency of pair `j`, rounded to f32.
     pub fn frequency(&self, j: usize) -> f32 {
-        self.rope_theta.powf(-2.0 * j as f64 / self.rotary_dim as f64) as f32
+        frequency(self.rope_theta, self.rotary_dim, j)
     }
 
     fn turn(&self, x: &mut [f64], position: u32) {
-        let half = self.rotary_dim / 2;
-        for j in 0..half {
-            let angle = f64::from(position as f32 * self.frequency(j));
-            let (a, b) = (x[j], x[j + half]);
-            x[j] = a * angle.cos() - b * angle.sin();
-            x[j + half] = b * angle.cos() + a * angle.sin();
-        }
+        turn(x, position, self.rotary_dim, self.rope_theta);
     }
 
     /// The definition, in f64: (q `[n, query_heads, head_dim]`, k `[n, kv_heads, head_dim]`).
@@ -113,15 +107,14 @@ impl Contract for AttentionPrep {
 
     fn traffic(&self, activation: Activation) -> Vec<Traffic> {
         let (s, size) = (&self.shape, activation.bytes());
-        let n = s.slots * s.rows;
-        let (q, kv) = (size * n * s.query_heads * s.head_dim, size * n * s.kv_heads * s.head_dim);
+        let (q, kv) = (size * s.queries(), size * s.new_keys());
         vec![
             Traffic::read(q),
             Traffic::read(kv),
             Traffic::read(kv),
             Traffic::read(s.head_dim * self.q_norm.bytes()),
             Traffic::read(s.head_dim * self.k_norm.bytes()),
-            Traffic::read(4 * n),
+            Traffic::read(4 * s.n()),
             Traffic::written(q),
             Traffic::written(kv),
             Traffic::written(kv),
@@ -130,6 +123,6 @@ impl Contract for AttentionPrep {
 
     fn flops(&self) -> u64 {
         let s = &self.shape;
-        (s.slots * s.rows * (s.query_heads + s.kv_heads) * (4 * s.head_dim + 3 * self.rotary_dim)) as u64
+        (s.n() * (s.query_heads + s.kv_heads) * (4 * s.head_dim + 3 * self.rotary_dim)) as u64
     }
 }

@@ -1,6 +1,6 @@
 //! The launches of a gated attention mixer.
 
-use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
+use lily_kernels::attention::{Attend, AttendMethod, AttentionPrep, AttentionShape};
 
 use super::build::{Builder, plain, plain_type};
 use super::{Buffer, View};
@@ -43,7 +43,7 @@ impl Builder<'_> {
         let out = self.arena.take(self.total * a.query_heads * a.head_dim);
         let mut bindings = vec![q, qg, positions, out.clone()];
         bindings.extend(keys.into_iter().chain(values));
-        self.launch("attend", Attend { shape }, bindings);
+        self.launch("attend", Attend { shape, method: AttendMethod::Flash }, bindings);
         self.matmul_add("o_proj", &w.o, &out, x);
     }
 }

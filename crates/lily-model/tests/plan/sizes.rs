@@ -90,6 +90,51 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
             let q = n * s.query_heads * d;
             words(&[q, 2 * q, n, q, cache, cache])
         }
+        Kernel::AttendBlocks(k) => {
+            let (s, d) = (&k.shape, k.shape.head_dim);
+            let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
+            let heads = n * s.query_heads;
+            words(&[heads * d, n, heads * s.context.div_ceil(k.block) * (d + 2), cache, cache])
+        }
+        Kernel::AttendCombine(k) => {
+            let (s, d) = (&k.shape, k.shape.head_dim);
+            let n = s.slots * s.rows;
+            let heads = n * s.query_heads;
+            words(&[heads * s.context.div_ceil(k.block) * (d + 2), heads * 2 * d, n, heads * d])
+        }
+        Kernel::AttendStep(k) => {
+            let (s, d) = (&k.prep.shape, k.prep.shape.head_dim);
+            let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
+            let mut all = words(&[n * s.query_heads * 2 * d, n * s.kv_heads * d, n * s.kv_heads * d]);
+            all.extend([d * k.prep.q_norm.bytes(), d * k.prep.k_norm.bytes()]);
+            all.extend(words(&[n, n * s.query_heads * d, cache, cache]));
+            all
+        }
+        Kernel::AttendStepBlocks(k) => {
+            let (s, d) = (&k.prep.shape, k.prep.shape.head_dim);
+            let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
+            let partial = n * s.query_heads * s.context.div_ceil(k.block) * (d + 2);
+            let mut all = words(&[n * s.query_heads * 2 * d, n * s.kv_heads * d, n * s.kv_heads * d]);
+            all.extend([d * k.prep.q_norm.bytes(), d * k.prep.k_norm.bytes()]);
+            all.extend(words(&[n, partial, cache, cache]));
+            all
+        }
+        Kernel::SplitQuery(k) => {
+            let q = k.rows * k.heads * k.head_dim;
+            words(&[2 * q, q])
+        }
+        Kernel::HeadNorm(k) => {
+            let x = 4 * k.rows * k.heads * k.head_dim;
+            vec![x, k.head_dim * k.weight.bytes(), x]
+        }
+        Kernel::Rope(k) => {
+            let x = k.rows * k.heads * k.head_dim;
+            words(&[x, k.rows, x])
+        }
+        Kernel::CacheWrite(k) => {
+            let (n, row) = (k.slots * k.rows, k.kv_heads * k.head_dim);
+            words(&[n * row, n, k.context * row])
+        }
         Kernel::Route(k) => words(&[k.rows * k.experts, k.rows * k.top_k, k.rows * k.top_k]),
         Kernel::Group(k) => {
             let pairs = k.rows * k.top_k;
