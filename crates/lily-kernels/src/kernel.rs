@@ -4,6 +4,8 @@ use crate::attention::{Attend, AttendBlocks, AttendCombine, AttendStep, AttendSt
 use crate::attention::{CacheWrite, HeadNorm, Rope, SplitQuery};
 use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
+use crate::moe::{DownCombine, RoutedMatmul, RoutedSwiglu};
+use crate::moe::{GroupTiles, GroupedDense, GroupedMatmul, GroupedSwiglu};
 use crate::norm::{GatedNorm, RmsNorm};
 use crate::quant::{Dequantize, GatedNormMatmul, NormMatmul, NormSwiglu, SiluMul};
 use crate::quant::{Embed, Matmul, Swiglu};
@@ -106,6 +108,13 @@ kernels!(
     HeadNorm,
     Rope,
     CacheWrite,
+    GroupTiles,
+    GroupedSwiglu,
+    GroupedMatmul,
+    GroupedDense,
+    RoutedSwiglu,
+    RoutedMatmul,
+    DownCombine,
 );
 
 impl Kernel {

@@ -46,6 +46,13 @@ pub(crate) fn offers(kernel: &Kernel) -> bool {
             | Kernel::HeadNorm(_)
             | Kernel::Rope(_)
             | Kernel::CacheWrite(_)
+            | Kernel::GroupTiles(_)
+            | Kernel::GroupedSwiglu(_)
+            | Kernel::GroupedMatmul(_)
+            | Kernel::GroupedDense(_)
+            | Kernel::RoutedSwiglu(_)
+            | Kernel::RoutedMatmul(_)
+            | Kernel::DownCombine(_)
     )
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn combine(k: &Combine, t: Task<'_>) {
     // SAFETY: the loops belong to this processor.
     let mut add = |scale: f32, x: &[f32]| unsafe { (t.loops.scale_add)(scale, x, sum) };
     for p in r * k.top_k..(r + 1) * k.top_k {
-        add(weights[p], &expert_out[p * k.width..][..k.width]);
+        add(if k.weighted { weights[p] } else { 1.0 }, &expert_out[p * k.width..][..k.width]);
     }
     let gate = t.args.f32(3)[r];
     add(1.0 / (1.0 + (-gate).exp()), &t.args.f32(2)[r * k.width..][..k.width]);

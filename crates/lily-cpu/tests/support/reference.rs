@@ -187,6 +187,6 @@ impl<'a> Run<'a> {
         let act = shared.reference(normed, self.bytes(&w.shared_gate_proj), self.bytes(&w.shared_up));
         let shared = self.matmul(&w.shared_down, &act);
         let gate = self.matmul(&w.shared_gate, normed);
-        Combine { rows, top_k, width: hidden }.reference(&out, &weights, &shared, &gate, &x)
+        Combine { rows, top_k, width: hidden, weighted: true }.reference(&out, &weights, &shared, &gate, &x)
     }
 }

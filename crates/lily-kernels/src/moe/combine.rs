@@ -14,11 +14,13 @@ pub struct Combine {
     pub top_k: usize,
     /// Width of the residual stream.
     pub width: usize,
+    /// Multiplies by the weights; otherwise `expert_out` already carries them, and they are not read.
+    pub weighted: bool,
 }
 
 impl Combine {
-    /// expert_out f32 `[rows * top_k, width]`; weights f32 `[rows, top_k]`; shared f32 `[rows, width]`; shared_gate f32 `[rows]`;
-    /// x f32 `[rows, width]`.
+    /// expert_out activations `[rows * top_k, width]`; weights f32 `[rows, top_k]`; shared activations `[rows, width]`;
+    /// shared_gate f32 `[rows]`; x f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
         Operand::read("expert_out").act(),
         Operand::read("weights"),
@@ -41,7 +43,8 @@ impl Combine {
             for i in 0..self.width {
                 for j in 0..self.top_k {
                     let p = r * self.top_k + j;
-                    y[r * self.width + i] += weights[p] * expert_out[p * self.width + i];
+                    let weight = if self.weighted { weights[p] } else { 1.0 };
+                    y[r * self.width + i] += weight * expert_out[p * self.width + i];
                 }
                 y[r * self.width + i] += sigmoid(shared_gate[r]) * shared[r * self.width + i];
             }
@@ -51,7 +54,7 @@ impl Combine {
 
     /// Widths that do and do not fill a vector.
     pub fn cases() -> Vec<Self> {
-        let case = |rows, top_k, width| Combine { rows, top_k, width };
+        let case = |rows, top_k, width| Combine { rows, top_k, width, weighted: true };
         vec![case(1, 8, 256), case(5, 2, 37), case(3, 1, 64), case(2, 4, 7)]
     }
 }
@@ -61,7 +64,7 @@ impl Contract for Combine {
         let (size, pairs) = (activation.bytes(), self.rows * self.top_k);
         vec![
             Traffic::read(size * pairs * self.width),
-            Traffic::read(4 * pairs),
+            Traffic::read(if self.weighted { 4 * pairs } else { 0 }),
             Traffic::read(size * self.rows * self.width),
             Traffic::read(4 * self.rows),
             Traffic::updated(4 * self.rows * self.width),

@@ -62,6 +62,6 @@ impl Builder<'_> {
         self.launch("expert_down", kernel, bindings.collect());
 
         let bindings = vec![out, weights, shared, shared_gate, x.clone()];
-        self.launch("combine", Combine { rows, top_k, width: hidden }, bindings);
+        self.launch("combine", Combine { rows, top_k, width: hidden, weighted: true }, bindings);
     }
 }

@@ -1,11 +1,21 @@
 //! How many bytes each operand of a kernel has, written down once more: from the kernels' documentation, not from the
 //! plan builder.
 
+use lily_kernels::moe::GroupTiles;
 use lily_kernels::{Kernel, QuantFormat};
 
 /// The three tensors of `rows` rows of a matrix.
 fn matrix(format: QuantFormat, rows: usize, cols: usize) -> [usize; 3] {
     [rows * cols * format.bits / 8, rows * cols / format.group * 2, rows * cols / format.group * 2]
+}
+
+/// Words of a list of tiles: each expert that can have rows begins one, and another for each full height beyond.
+fn tiles(k: &GroupTiles) -> usize {
+    let pairs = k.rows * k.top_k;
+    let active = pairs.min(k.experts);
+    let by_pairs = active + (pairs - active) / k.heights.largest;
+    let by_rows = k.experts * k.rows.div_ceil(k.heights.largest);
+    1 + 3 * by_pairs.min(by_rows)
 }
 
 /// Bytes of each operand, in order; a per-slot operand once.
@@ -183,6 +193,55 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
         Kernel::Dequantize(k) => {
             let mut all = matrix(k.format, k.rows, k.cols).to_vec();
             all.extend(words(&[k.rows * k.cols]));
+            all
+        }
+        Kernel::GroupTiles(k) => {
+            let pairs = k.rows * k.top_k;
+            words(&[pairs, pairs, tiles(k)])
+        }
+        Kernel::GroupedSwiglu(k) => {
+            let pairs = k.rows * k.top_k;
+            let mut all = words(&[k.rows * k.inputs, pairs, tiles(&k.grouping())]);
+            all.extend(matrix(k.gate, k.experts * k.outputs, k.inputs));
+            all.extend(matrix(k.up, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[pairs * k.outputs]));
+            all
+        }
+        Kernel::GroupedMatmul(k) => {
+            let pairs = k.rows * k.top_k;
+            let x = if k.gather { k.rows } else { pairs };
+            let mut all = words(&[x * k.inputs, pairs, tiles(&k.grouping()), pairs]);
+            all.extend(matrix(k.format, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[pairs * k.outputs]));
+            all
+        }
+        Kernel::GroupedDense(k) => {
+            let pairs = k.rows * k.top_k;
+            let x = if k.gather { k.rows } else { pairs };
+            let weight = k.experts * k.outputs * k.inputs;
+            words(&[x * k.inputs, pairs, tiles(&k.grouping()), pairs, weight, pairs * k.outputs])
+        }
+        Kernel::RoutedSwiglu(k) => {
+            let mut all = vec![4 * k.rows * k.inputs, k.inputs * k.norm.bytes(), 4 * k.rows * k.experts];
+            all.extend(matrix(k.gate, k.experts * k.outputs, k.inputs));
+            all.extend(matrix(k.up, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[k.rows * k.top_k * k.outputs]));
+            all
+        }
+        Kernel::RoutedMatmul(k) => {
+            let pairs = k.rows * k.top_k;
+            let x = if k.gather { k.rows } else { pairs };
+            let mut all = words(&[x * k.inputs, pairs]);
+            all.extend(matrix(k.format, k.experts * k.outputs, k.inputs));
+            all.extend(words(&[pairs * k.outputs]));
+            all
+        }
+        Kernel::DownCombine(k) => {
+            let act = k.rows * k.top_k * k.inputs;
+            let mut all = words(&[act, k.rows * k.experts, k.rows * k.shared_inputs, k.rows]);
+            all.extend(matrix(k.format, k.experts * k.outputs, k.inputs));
+            all.extend(matrix(k.shared_format, k.outputs, k.shared_inputs));
+            all.extend(words(&[k.rows * k.outputs]));
             all
         }
     }
