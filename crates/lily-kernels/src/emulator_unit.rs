@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use crate::{Activation, Text};
 
-/// The source of a translation unit that registers the kernel under its name and the type of its activations.
+/// The source of a translation unit that registers the kernel under its name and the type of its activations, and exports
+/// what it registers as [`emulator_symbol`]. The text stands in a namespace of its own: helpers of one name, in different
+/// texts or with different activations, are different functions.
 pub fn emulator_unit(text: &Text, activation: Activation) -> String {
     let argument = |p: &crate::TextParameter| match p.attribute {
         "TG_PARAM" => format!("({})emu::tg_parameter({})", p.kind, p.index),
@@ -15,9 +17,10 @@ pub fn emulator_unit(text: &Text, activation: Activation) -> String {
         place => format!("emu::{place}()"),
     };
     let arguments: Vec<String> = text.parameters.iter().map(argument).collect();
-    let (name, constants) = (text.name, text.constants.len());
+    let (name, constants, symbol) = (text.name, text.constants.len(), emulator_symbol(text, activation));
     let mut out = format!(
-        "#define ACT {}\n#define ACT_IS_{}\n#include \"kernels.h\"\n",
+        "#define ACT {}\n#define ACT_IS_{}\n#include \"kernels.h\"\n#include <metal_stdlib>\n\
+         #include <metal_simdgroup_matrix>\nnamespace {{\n",
         activation.metal(),
         activation.name().to_uppercase()
     );
@@ -34,9 +37,16 @@ pub fn emulator_unit(text: &Text, activation: Activation) -> String {
     }
     let _ = writeln!(
         out,
-        "}}\nstatic const emu::Register lily_register({{\"{name}\", \"{}\", lily_entry, lily_set, {}, {constants}}});",
+        "}}\n}}\nextern \"C\" {{ extern const emu::Kernel {symbol}; }}\n\
+         const emu::Kernel {symbol} = {{\"{name}\", \"{}\", lily_entry, lily_set, {}, {constants}}};\n\
+         static const emu::Register lily_register({symbol});",
         activation.name(),
         text.buffers()
     );
     out
+}
+
+/// The name under which the unit of [`emulator_unit`] exports its `emu::Kernel`.
+pub fn emulator_symbol(text: &Text, activation: Activation) -> String {
+    format!("lily_kernel_{}_{}", text.name, activation.name())
 }

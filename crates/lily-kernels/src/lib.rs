@@ -22,7 +22,7 @@ pub mod testing;
 mod text;
 
 pub use activation::Activation;
-pub use emulator_unit::emulator_unit;
+pub use emulator_unit::{emulator_symbol, emulator_unit};
 pub use format::{PlainType, QuantFormat, bf16_bits, bf16_to_f32};
 pub use kernel::{Contract, Kernel};
 pub use operand::{Access, Element, Operand, Traffic};

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 namespace emu {
-thread_local Group* G = nullptr; thread_local Fiber* F = nullptr;
+constinit thread_local Group* G = nullptr; constinit thread_local Fiber* F = nullptr;
 unsigned schedule_seed = 0;
 static constexpr size_t STACK = 128 << 10;
 static thread_local Fiber host;
@@ -80,7 +80,7 @@ EMU_RAW void fence() {
 #endif
 }
 EMU_RAW bool spurious_failure() {
-    static unsigned calls = 0;
+    static thread_local unsigned calls = 0;
     return ++calls % 7 == 3;
 }
 EMU_RAW static void* tg_memory(size_t bytes) {
@@ -132,8 +132,13 @@ EMU_RAW static void fiber_main() {
     G->entry(G->user);
     finish();
 }
-EMU_RAW void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, const size_t* parameter_bytes, unsigned parameters) {
-    static thread_local std::vector<Fiber> pool;
+/// The fibers of a host thread, whose stacks go when it ends.
+struct Fibers : std::vector<Fiber> {
+    ~Fibers() { for (Fiber& f : *this) munmap(f.stack, STACK); }
+};
+EMU_RAW void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, const size_t* parameter_bytes, unsigned parameters,
+                      size_t first, size_t count) {
+    static thread_local Fibers pool;
     const unsigned n = tgs.x * tgs.y * tgs.z;
     if (n > 1024) fatal("threadgroup of %u threads, Apple GPUs run at most 1024", n);
     if (parameters > MAX_PARAMETERS) fatal("%u threadgroup parameters, at most %u", parameters, MAX_PARAMETERS);
@@ -156,8 +161,10 @@ EMU_RAW void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, con
 #endif
     static thread_local Group g; G = &g; F = &host; host.done = true;
     std::vector<unsigned> order(n); for (unsigned i = 0; i < n; i++) order[i] = i;
-    std::mt19937 rng(schedule_seed); unsigned index = 0; std::vector<void*> dead;
-    for (unsigned z = 0; z < grid.z; z++) for (unsigned y = 0; y < grid.y; y++) for (unsigned x = 0; x < grid.x; x++, index++) {
+    std::mt19937 rng(schedule_seed); std::vector<void*> dead;
+    const size_t all = size_t(grid.x) * grid.y * grid.z, end = first + std::min(count, all - std::min(first, all));
+    for (size_t index = first; index < end; index++) {
+        const unsigned x = index % grid.x, y = index / grid.x % grid.y, z = index / grid.x / grid.y;
         if (schedule_seed) std::shuffle(order.begin(), order.end(), rng);
         g.f = pool.data() + (index % window) * n; g.n = g.live = n; g.order = order.data(); g.cur = n - 1; g.idle = 0;
         g.tg = {x, y, z}; g.grid = grid; g.tgs = tgs; g.entry = entry; g.user = user; g.array_bytes = 0;
@@ -173,11 +180,11 @@ EMU_RAW void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, con
             f.sp = sp;
         }
 #ifdef EMU_TSAN
-        if (index == 0) __tsan_release(&g);
+        if (index == first) __tsan_release(&g);
 #endif
         jump(next_live(), false);
 #ifdef EMU_TSAN
-        if (index + 1 == grid.x * grid.y * grid.z) __tsan_acquire(&host);
+        if (index + 1 == end) __tsan_acquire(&host);
 #endif
         for (void* p : g.arrays) if (p) dead.push_back(p);
         for (void* p : g.parameters) if (p) dead.push_back(p);

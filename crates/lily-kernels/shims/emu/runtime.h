@@ -52,8 +52,8 @@ struct Group {
     size_t array_bytes = 0;
     Dim3 tg, grid, tgs; void (*entry)(void*) = nullptr; void* user = nullptr; unsigned idle = 0;
 };
-extern thread_local Group* G;
-extern thread_local Fiber* F;
+extern constinit thread_local Group* G;
+extern constinit thread_local Fiber* F;
 /// Order of the threads of a group: 0 is ascending, anything else seeds a shuffle, anew for each group.
 extern unsigned schedule_seed;
 
@@ -65,8 +65,10 @@ void fence();
 bool spurious_failure();
 void* tg_array(unsigned id, size_t bytes);
 void* tg_parameter(unsigned index);
-/// Runs `entry` once a thread. `parameter_bytes[i]` is the size of the kernel's TG_PARAM(i) memory.
-void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, const size_t* parameter_bytes = nullptr, unsigned parameters = 0);
+/// Runs `entry` once a thread, of `count` threadgroups from `first` on (x goes first, then y): host threads may share a grid.
+/// `parameter_bytes[i]` is the size of the kernel's TG_PARAM(i) memory.
+void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, const size_t* parameter_bytes = nullptr, unsigned parameters = 0,
+              size_t first = 0, size_t count = SIZE_MAX);
 
 /// All live lanes deposit `v`; returns the 32 values, of which those in F->active are this operation's.
 template <class T> EMU_RAW inline const T (&exchange(T v, Site site, const char* op))[32] {
