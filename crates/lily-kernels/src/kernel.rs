@@ -9,6 +9,7 @@ use crate::moe::{GroupTiles, GroupedDense, GroupedMatmul, GroupedSwiglu};
 use crate::norm::{GatedNorm, RmsNorm};
 use crate::quant::{Dequantize, GatedNormMatmul, NormMatmul, NormSwiglu, SiluMul};
 use crate::quant::{Embed, Matmul, Swiglu};
+use crate::select::{SelectSlices, SelectToken};
 use crate::{Activation, Dispatch, Operand, Traffic};
 
 /// What a plan and a device need to know of a kernel, beside its operands.
@@ -115,6 +116,8 @@ kernels!(
     RoutedSwiglu,
     RoutedMatmul,
     DownCombine,
+    SelectSlices,
+    SelectToken,
 );
 
 impl Kernel {

@@ -17,6 +17,7 @@ pub mod norm;
 mod operand;
 pub mod quant;
 pub mod random;
+pub mod select;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod text;

@@ -53,6 +53,8 @@ pub(crate) fn offers(kernel: &Kernel) -> bool {
             | Kernel::RoutedSwiglu(_)
             | Kernel::RoutedMatmul(_)
             | Kernel::DownCombine(_)
+            | Kernel::SelectSlices(_)
+            | Kernel::SelectToken(_)
     )
 }
 

@@ -244,5 +244,27 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
             all.extend(words(&[k.rows * k.outputs]));
             all
         }
+        Kernel::SelectSlices(k) => {
+            let (row, pool) = (k.rows * k.vocab, k.entries * k.vocab);
+            let mask = k.entries * k.vocab.div_ceil(32);
+            words(&[row, 32 * k.rows, pool, pool, mask, row, 2 * k.rows * k.slices, k.rows * k.slices])
+        }
+        Kernel::SelectToken(k) => {
+            let (slices, n) = (k.rows * k.slices, k.rows);
+            words(&[
+                2 * slices,
+                slices,
+                n * k.vocab,
+                n,
+                n,
+                4 * n,
+                32 * n,
+                k.entries * k.vocab,
+                4 * n,
+                n,
+                n,
+                n,
+            ])
+        }
     }
 }

@@ -1,0 +1,72 @@
+//! Adjusted logits, and what the choice needs of each slice of the vocabulary.
+
+use super::slice_len;
+use crate::{Activation, Contract, Operand, Traffic};
+
+/// For each row and slice: `scores = finite(finite((finite(logit + bias)) * penalty) - presence - frequency * count)`, -inf
+/// where the mask forbids, with the penalties of the row's request; padding is -inf. On GPUs only.
+///
+/// `maxima` holds the largest score as an unsigned key (a larger float has the larger key; both zeros have one) and its
+/// lowest id; `sums` the sum of exp((score - largest) / temperature), or -1 if a logit is NaN or +inf. Where the temperature
+/// is 0, nobody reads scores and sums: scores stay as they are, sums are 0 or -1. A slice without tokens is one of banned
+/// tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectSlices {
+    /// Rows, one request each.
+    pub rows: usize,
+    /// Logits of a row, with padding; at most 2^20.
+    pub vocab: usize,
+    /// Of the pools of counts, bias and mask.
+    pub entries: usize,
+    /// Of a row: [`super::slices`], or any number up to [`super::MOST_SLICES`] for which no slice has more tokens than that.
+    pub slices: usize,
+}
+
+impl SelectSlices {
+    /// logits f32 `[rows, vocab]`; requests u32 `[rows, REQUEST_WORDS]`; counts u32 `[entries, vocab]`; bias f32
+    /// `[entries, vocab]`; mask u32 `[entries, ceil(vocab / 32)]`; scores f32 `[rows, vocab]`; maxima u32
+    /// `[rows, slices, 2]`; sums f32 `[rows, slices]`.
+    pub const OPERANDS: &'static [Operand] = &[
+        Operand::read("logits"),
+        Operand::read("requests").u32(),
+        Operand::read("counts").u32(),
+        Operand::read("bias"),
+        Operand::read("mask").u32(),
+        Operand::write("scores"),
+        Operand::write("maxima").u32(),
+        Operand::write("sums"),
+    ];
+
+    /// The launches of the tests.
+    pub fn cases() -> Vec<Self> {
+        let slices = super::slices;
+        [(1, 512), (2, 1000), (4, 513), (1, 248_320)]
+            .map(|(rows, vocab)| SelectSlices { rows, vocab, entries: rows, slices: slices(vocab) })
+            .to_vec()
+    }
+
+    /// Tokens of a slice; the last slices may hold fewer, or none.
+    pub fn slice_len(&self) -> usize {
+        slice_len(self.vocab, self.slices)
+    }
+}
+
+impl Contract for SelectSlices {
+    fn traffic(&self, _: Activation) -> Vec<Traffic> {
+        let (logits, entries) = (4 * self.rows * self.vocab, self.rows.min(self.entries));
+        vec![
+            Traffic::read(logits),
+            Traffic::read(4 * self.rows * 8),
+            Traffic::read(4 * entries * self.vocab),
+            Traffic::read(4 * entries * self.vocab),
+            Traffic::read(4 * entries * self.vocab.div_ceil(32)),
+            Traffic::written(logits),
+            Traffic::written(8 * self.rows * self.slices),
+            Traffic::written(4 * self.rows * self.slices),
+        ]
+    }
+
+    fn flops(&self) -> u64 {
+        8 * (self.rows * self.vocab) as u64
+    }
+}
