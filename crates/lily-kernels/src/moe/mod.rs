@@ -12,7 +12,12 @@ mod grouped_swiglu;
 mod route;
 mod routed_matmul;
 mod routed_swiglu;
+#[cfg(feature = "testing")]
+mod testing;
 mod tiles;
+
+/// The most experts a row that kernels of GPUs choose themselves.
+pub const MOST_CHOSEN: usize = 32;
 
 pub use combine::Combine;
 pub use down_combine::DownCombine;

@@ -1,6 +1,8 @@
 //! The choice of experts.
 
-use crate::{Activation, Contract, Operand, Traffic};
+use super::MOST_CHOSEN;
+use crate::bindings::route;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// p = softmax of a row's logits; the `top_k` largest, the lower id first on equal values (0 and -0 are equal); weights p / sum
 /// of the chosen p.
@@ -13,7 +15,7 @@ pub struct Route {
     pub rows: usize,
     /// Experts.
     pub experts: usize,
-    /// Experts each row uses.
+    /// Experts each row uses: at most [`MOST_CHOSEN`] on a GPU.
     pub top_k: usize,
 }
 
@@ -53,5 +55,74 @@ impl Contract for Route {
 
     fn flops(&self) -> u64 {
         (self.rows * self.experts) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        if self.top_k > MOST_CHOSEN {
+            return None;
+        }
+        let simdgroups = self.rows.min(4);
+        let params =
+            route::Params { rows: self.rows as u32, experts: self.experts as u32, top_k: self.top_k as u32 };
+        let grid = [self.rows.div_ceil(simdgroups), 1, 1];
+        Some(Dispatch::new(&route::TEXT, vec![], params.words(), grid, [32 * simdgroups, 1, 1]))
+    }
+}
+
+/// How far off the weight of a chosen expert may be whose logit is `below` under the largest.
+#[cfg(feature = "testing")]
+pub(super) fn weight_error(b: crate::testing::Bounds, weight: f64, top_k: usize, below: f64) -> f64 {
+    // Of a p: the exponential, and the rounding of its argument. The sum's terms have no more than the largest such error;
+    // those far below carry no weight in it.
+    let p = |below: f64| b.function() + below.min(100.0) * b.f32();
+    weight * (p(below) + p(16.0) + b.sum(top_k, 32) + b.f32()) + crate::testing::TINY
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Route {
+    /// Experts a lane: none, one, a part of eight, eight, and more than a lane holds in registers. Rows that fill no
+    /// threadgroup.
+    fn gpu_cases() -> Vec<Self> {
+        let case = |rows, experts, top_k| Route { rows, experts, top_k };
+        let mut cases = Route::cases();
+        cases.extend([case(5, 33, 4), case(2, 255, 8), case(3, 512, 10), case(2, 300, 32), case(1, 32, 32)]);
+        cases.extend([case(9, 256, 8), case(70, 6, 2), case(1, 64, 16)]);
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder, Store, wide};
+        let b = Bounds::new(activation);
+        let mut logits = random.values(self.rows * self.experts, 4.0);
+        for row in logits.chunks_mut(self.experts).skip(1) {
+            // Values that many experts share; zeros of both signs; one far above the rest.
+            match random.below(4) {
+                0 => row.iter_mut().for_each(|v| *v = v.round()),
+                1 => row.iter_mut().for_each(|v| *v *= 0.0),
+                2 => row[random.below(self.experts)] = 3e4,
+                _ => (),
+            }
+        }
+        let (mut ids, weights) = self.reference(&wide(&logits));
+        let error = weights
+            .iter()
+            .enumerate()
+            .map(|(p, w)| {
+                let row = &logits[p / self.top_k * self.experts..][..self.experts];
+                let largest = row[ids[p / self.top_k * self.top_k] as usize];
+                weight_error(b, *w, self.top_k, f64::from(largest - row[ids[p] as usize]))
+            })
+            .collect();
+        let with_nan = self.rows == 9;
+        if with_nan {
+            // The text takes NaN for larger than all numbers.
+            let row = &mut logits[4 * self.experts..][..self.experts];
+            row.fill(f32::NAN);
+            ids[4 * self.top_k..][..self.top_k].iter_mut().enumerate().for_each(|(i, id)| *id = i as u32);
+        }
+        let ids_error = vec![0.0; ids.len()];
+        let ids = ids.iter().map(|id| f64::from(*id)).collect();
+        let build = CaseBuilder::new(*self, activation).input(&logits).output_as(Store::U32, ids, ids_error);
+        if with_nan { build.scratch(weights.len()).build() } else { build.output(weights, error).build() }
     }
 }

@@ -1,6 +1,7 @@
 //! The (row, slot) pairs by expert, cut into tiles.
 
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::group_tiles;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// How high the tiles of the grouped products may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,49 @@ impl Contract for GroupTiles {
 
     fn flops(&self) -> u64 {
         0
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let params = group_tiles::Params {
+            pairs: (self.rows * self.top_k) as u32,
+            experts: self.experts as u32,
+            max_tiles: self.max_tiles() as u32,
+            largest: self.heights.largest as u32,
+        };
+        let grid = [self.experts, 1, 1];
+        Some(Dispatch::new(&group_tiles::TEXT, vec![], params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for GroupTiles {
+    /// More pairs than threads and fewer; more experts than are counted at once.
+    fn gpu_cases() -> Vec<Self> {
+        let heights = TileHeights { largest: 64 };
+        let mut cases = GroupTiles::cases();
+        cases.extend([
+            GroupTiles { rows: 3, experts: 1040, top_k: 7, heights },
+            GroupTiles { rows: 513, experts: 2, top_k: 1, heights },
+            GroupTiles { rows: 128, experts: 256, top_k: 8, heights },
+        ]);
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Choice, choose};
+        let choice = [Choice::Random, Choice::Same, Choice::Skewed][self.rows % 3];
+        let ids = choose(random, self.rows, self.experts, self.top_k, choice);
+        let (order, tiles) = self.reference(&ids);
+        crate::testing::CaseBuilder::new(*self, activation)
+            .ids(&ids)
+            .output_ids(&order)
+            .output_ids(&tiles)
+            .build()
+    }
+
+    /// It knows no activations.
+    fn takes(&self, activation: Activation) -> bool {
+        activation == Activation::F32
     }
 }
 

@@ -297,6 +297,9 @@ pub fn gpu_cases() -> Vec<Case> {
     }
     let mut all = Vec::new();
     of::<crate::norm::RmsNorm>(&mut all);
+    of::<crate::moe::Route>(&mut all);
+    of::<crate::moe::Combine>(&mut all);
+    of::<crate::moe::GroupTiles>(&mut all);
     all
 }
 
