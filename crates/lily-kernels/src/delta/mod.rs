@@ -5,6 +5,8 @@
 //! the table `slots` which entry to read and which to write; those that are done keep both.
 
 mod conv;
+#[cfg(feature = "testing")]
+mod pool;
 mod prep;
 mod scan;
 mod step;
