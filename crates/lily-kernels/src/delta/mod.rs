@@ -8,6 +8,8 @@ mod conv;
 #[cfg(feature = "testing")]
 mod pool;
 mod prep;
+#[cfg(feature = "testing")]
+mod recurrence;
 mod scan;
 mod step;
 

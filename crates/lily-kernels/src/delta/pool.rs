@@ -31,7 +31,6 @@ impl Pool {
         self.table[slot].3
     }
 
-    #[allow(dead_code)]
     /// Whether every state moves to another place.
     pub(super) fn moves(&self) -> bool {
         self.table.iter().all(|(state, next, _, done)| state != next && !done)

@@ -1,6 +1,7 @@
 //! The recurrence of Gated DeltaNet.
 
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::{delta_scan_memory, delta_scan_registers};
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// For each sequence and value head h (which uses key head h / (value_heads / key_heads)), token after token, with the
 /// state S `[value_dim, key_dim]`:
@@ -26,7 +27,7 @@ pub struct DeltaScan {
     pub method: Scan,
 }
 
-/// The ways to run [`DeltaScan`] on a GPU.
+/// The ways to run [`DeltaScan`] on a GPU. Of a sequence that is done, y is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scan {
     /// Token after token, the state in registers from the first to the last.
@@ -36,6 +37,9 @@ pub enum Scan {
     /// A chunk of tokens at a time, as products of matrices.
     Chunked,
 }
+
+/// The widest key head whose state fits in registers.
+const MOST_REGISTERS: usize = 256;
 
 /// What one sequence brings to a scan, with n = rows.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +74,11 @@ impl DeltaScan {
     /// q, k and v channels.
     pub fn channels(&self) -> usize {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    /// How a GPU runs it: in the way asked for where the sizes allow, else in a more general one.
+    fn way(&self) -> Scan {
+        if self.key_dim > MOST_REGISTERS { Scan::Memory } else { self.method }
     }
 
     /// The definition, in f64, for one sequence: y, and the state in place.
@@ -131,6 +140,9 @@ impl Contract for DeltaScan {
         let (size, n) = (activation.bytes(), self.slots * self.rows);
         let (keys, values) = (n * self.key_heads, n * self.value_heads);
         let width = size * values * self.value_dim;
+        let state = 4 * self.slots * self.value_heads * self.value_dim * self.key_dim;
+        // From the second token on the state is read where the first one wrote it.
+        let again = if self.way() == Scan::Memory && self.rows > 1 { state } else { 0 };
         vec![
             Traffic::read(size * keys * self.key_dim),
             Traffic::read(size * keys * self.key_dim),
@@ -139,11 +151,102 @@ impl Contract for DeltaScan {
             Traffic::read(4 * values),
             Traffic::read(width),
             Traffic::written(width),
-            Traffic::updated(4 * self.slots * self.value_heads * self.value_dim * self.key_dim),
+            Traffic { read: (state + again) as u64, written: state as u64 },
         ]
     }
 
     fn flops(&self) -> u64 {
         (7 * self.slots * self.rows * self.value_heads * self.value_dim * self.key_dim) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let rows = self.rows as u32;
+        let (key_heads, value_heads) = (self.key_heads as u32, self.value_heads as u32);
+        let (key_dim, value_dim) = (self.key_dim as u32, self.value_dim as u32);
+        let whole = self.key_dim.is_multiple_of(16);
+        // Two simdgroups, eight rows of the state each: nothing is shared, and many threadgroups fill a GPU evenly.
+        let (grid, threads) = ([self.value_dim.div_ceil(16), self.value_heads, self.slots], [64, 1, 1]);
+        let (text, constants, params) = match self.way() {
+            Scan::Registers => (
+                &delta_scan_registers::TEXT,
+                delta_scan_registers::Constants { steps: self.key_dim.div_ceil(16) as u32, whole }.words(),
+                delta_scan_registers::Params { rows, key_heads, value_heads, key_dim, value_dim }.words(),
+            ),
+            Scan::Memory => (
+                &delta_scan_memory::TEXT,
+                delta_scan_memory::Constants { whole }.words(),
+                delta_scan_memory::Params { rows, key_heads, value_heads, key_dim, value_dim }.words(),
+            ),
+            Scan::Chunked => return None,
+        };
+        Some(Dispatch::new(text, constants, params, grid, threads))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for DeltaScan {
+    fn gpu_cases() -> Vec<Self> {
+        let case = |slots, rows, key_heads, value_heads, key_dim, value_dim| DeltaScan {
+            slots,
+            rows,
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            method: Scan::Registers,
+        };
+        let mut shapes = DeltaScan::cases();
+        shapes.extend([
+            case(1, 3, 16, 32, 128, 128),
+            case(2, 4, 2, 4, 128, 40),
+            case(3, 17, 1, 2, 20, 9),
+            case(1, 2, 1, 1, 255, 8),
+            case(1, 33, 2, 2, 64, 17),
+            case(2, 3, 1, 1, 300, 10),
+        ]);
+        let with = |method| shapes.iter().map(move |shape| DeltaScan { method, ..*shape });
+        [Scan::Registers, Scan::Memory].into_iter().flat_map(with).collect()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::recurrence::{InputErrors, recurrence, scan_inputs};
+        use crate::testing::{Bounds, CaseBuilder, wide};
+        let b = Bounds::new(activation);
+        let x = scan_inputs(self, activation, random);
+        let len = self.value_heads * self.value_dim * self.key_dim;
+        let states: Vec<Vec<f32>> = (0..self.slots).map(|_| random.values(len, 0.5)).collect();
+        let pool = super::pool::Pool::new(self.slots, true, random);
+        let all = [&x.q, &x.k, &x.decay, &x.beta, &x.conv].map(|values| wide(values));
+        let (mut y, mut y_error, mut after, mut error) = (vec![], vec![], vec![], vec![]);
+        for (slot, state) in states.iter().enumerate() {
+            let part = |i: usize, width: usize| &all[i][slot * self.rows * width..][..self.rows * width];
+            let keys = self.key_heads * self.key_dim;
+            let inputs = ScanInputs {
+                q: part(0, keys),
+                k: part(1, keys),
+                decay: part(2, self.value_heads),
+                beta: part(3, self.value_heads),
+                conv: part(4, self.channels()),
+            };
+            let result = recurrence(self, inputs, &InputErrors::none(self), wide(state), b);
+            if pool.done(slot) {
+                y.extend(result.y.iter().map(|_| 0.0));
+                y_error.extend(result.y.iter().map(|_| 0.0));
+            } else {
+                y.extend(&result.y);
+                y_error.extend(result.y.iter().zip(&result.y_error).map(|(y, error)| b.store(*y, *error)));
+            }
+            after.push(result.state);
+            error.push(result.state_error);
+        }
+        let builder = CaseBuilder::new(*self, activation);
+        let case = builder.input(&x.q).input(&x.k).input(&x.kappa).input(&x.decay).input(&x.beta);
+        let case = case.input(&x.conv).output(y, y_error);
+        let case = case.update(&pool.before(&states), pool.after(&after), pool.after(&error));
+        let case = case.slots(&pool.table);
+        // A sequence that is done touches less, and a state that stays in its place is one place and not two.
+        let all =
+            !(0..self.slots).any(|slot| pool.done(slot)) && (self.way() != Scan::Memory || pool.moves());
+        if all { case.build() } else { case.touches_less().build() }
     }
 }
