@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lily_kernels::Kernel;
 use lily_model::device::{Batch, Device, Room, StatePart};
-use lily_model::plan::{Buffer, Launch, Plan, View};
+use lily_model::plan::{Buffer, Launch, Plan, Profile, View};
 use lily_model::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
 
 use crate::kernels;
@@ -44,6 +44,7 @@ pub struct CpuOptions {
 pub struct CpuDevice {
     tensors: Arc<dyn TensorSource>,
     geometry: Geometry,
+    profile: Profile,
     pool: Pool,
     isa: Isa,
     loops: Loops,
@@ -70,6 +71,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             tensors,
             geometry: geometry.clone(),
+            profile: Profile::cpu(),
             pool: Pool::new(threads, pin),
             isa,
             loops,
@@ -142,6 +144,17 @@ impl<'a> Memory<'a> {
             Buffer::Tokens => part(self.rows, 4 * self.total),
             // SAFETY: positions stand behind the token ids in one block (`prepare`).
             Buffer::Positions => part(unsafe { self.rows.add(4 * self.total) }, 4 * self.total),
+            Buffer::Slots
+            | Buffer::NextTokens
+            | Buffer::NextPositions
+            | Buffer::NextSlots
+            | Buffer::Requests
+            | Buffer::Counts
+            | Buffer::Bias
+            | Buffer::Mask
+            | Buffer::Chosen => {
+                Err(DeviceError::Failed(format!("{view:?}: the CPU device does not choose tokens")))
+            }
             Buffer::Keys { slot, layer } => self.paged(state, slot, layer, false),
             Buffer::Values { slot, layer } => self.paged(state, slot, layer, true),
             Buffer::DeltaState { slot, layer } => self.recurrent(slot, state.recurrent_range(layer, false)?),
@@ -172,6 +185,10 @@ impl Device for CpuDevice {
     fn describe(&self) -> String {
         let threads = self.pool.threads();
         format!("CPU, {threads} thread{}, {}", if threads == 1 { "" } else { "s" }, self.isa.name())
+    }
+
+    fn profile(&self) -> &Profile {
+        &self.profile
     }
 
     fn open(&mut self) -> Result<SequenceId, DeviceError> {

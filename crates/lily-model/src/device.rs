@@ -1,6 +1,6 @@
 //! What a device has to offer so that a [`crate::Runner`] can run plans on it.
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Profile};
 use crate::{DeviceError, SequenceId, SnapshotId};
 
 /// The rows of one run of a plan.
@@ -44,6 +44,9 @@ pub enum StatePart {
 pub trait Device: Send {
     /// One line for people: `CPU, 2 threads, AVX-512`.
     fn describe(&self) -> String;
+
+    /// What plans for it are built by.
+    fn profile(&self) -> &Profile;
 
     /// Opens an empty sequence.
     fn open(&mut self) -> Result<SequenceId, DeviceError>;

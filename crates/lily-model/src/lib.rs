@@ -11,7 +11,9 @@ mod geometry;
 pub mod inspect;
 mod locate;
 mod model;
+mod packing;
 pub mod plan;
+mod presets;
 mod runner;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -26,6 +28,8 @@ pub use forward::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 pub use geometry::{AttentionGeometry, DeltaGeometry, Geometry, LayerKind, MoeGeometry};
 pub use locate::HubCache;
 pub use model::Model;
+pub use packing::{Concatenated, Packing};
+pub use presets::Preset;
 pub use runner::{Runner, RunnerOptions};
 pub use weights::{
     AttentionWeights, DeltaWeights, LayerWeights, MixerWeights, MoeWeights, PlainTensor, QuantizedMatrix,

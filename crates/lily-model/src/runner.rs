@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::device::{Batch, Device, Room, StatePart};
-use crate::plan::{self, Plan};
+use crate::plan::{self, DecodeShape, Plan, Profile, Target};
 use crate::{DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights};
 
 /// Contexts are rounded up to a power of two of at least this many tokens, so that a plan serves many steps.
@@ -28,6 +28,7 @@ pub struct RunnerOptions {
 pub struct Runner<D> {
     geometry: Geometry,
     weights: Weights,
+    profile: Profile,
     device: D,
     options: RunnerOptions,
     plans: HashMap<PlanKey, Arc<Plan>>,
@@ -42,10 +43,11 @@ enum PlanKey {
 }
 
 impl<D: Device> Runner<D> {
-    /// A runner for a model whose tensors `device` holds.
+    /// A runner for a model whose tensors `device` holds; on GPUs the weights are those of [`Weights::packed`].
     pub fn new(geometry: Geometry, weights: Weights, device: D, options: RunnerOptions) -> Self {
+        let profile = device.profile().clone();
         let (plans, lengths, snapshots) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Runner { geometry, weights, device, options, plans, lengths, snapshots }
+        Runner { geometry, weights, profile, device, options, plans, lengths, snapshots }
     }
 
     /// The device.
@@ -62,10 +64,10 @@ impl<D: Device> Runner<D> {
         if let Some(plan) = self.plans.get(&key) {
             return Ok(plan.clone());
         }
-        let (g, w) = (&self.geometry, &self.weights);
+        let target = Target { geometry: &self.geometry, weights: &self.weights, profile: &self.profile };
         let plan = match key {
-            PlanKey::Prefill { rows, context, logits } => plan::prefill(g, w, rows, context, logits),
-            PlanKey::Decode { slots, context } => plan::decode(g, w, slots, context),
+            PlanKey::Prefill { rows, context, logits } => plan::prefill(target, rows, context, logits),
+            PlanKey::Decode { slots, context } => plan::decode(target, DecodeShape::logits(slots, context)),
         };
         let plan = Arc::new(plan.map_err(|e| DeviceError::Failed(e.to_string()))?);
         if self.plans.len() >= PLANS_KEPT {

@@ -1,5 +1,7 @@
 //! The tensors of a model by their role. Made by the checkpoint reader, read by the plan builders.
 
+use crate::Concatenated;
+
 /// A tensor of a checkpoint; an index into `Checkpoint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub u32);
@@ -107,6 +109,8 @@ pub struct DeltaWeights {
     pub norm: PlainTensor,
     /// `[hidden, value_width]`.
     pub out: QuantizedMatrix,
+    /// qkv, z, a and b in one, after [`Weights::packed`].
+    pub in_proj: Option<Concatenated>,
 }
 
 /// Tensors of an attention layer.
@@ -120,6 +124,8 @@ pub struct AttentionWeights {
     pub v: QuantizedMatrix,
     /// `[hidden, query_heads * head_dim]`.
     pub o: QuantizedMatrix,
+    /// q, k and v in one, after [`Weights::packed`].
+    pub qkv: Option<Concatenated>,
     /// `[head_dim]`.
     pub q_norm: PlainTensor,
     /// `[head_dim]`.
@@ -145,4 +151,6 @@ pub struct MoeWeights {
     pub shared_down: QuantizedMatrix,
     /// `[1, hidden]`: the scalar that scales the shared expert, before its sigmoid.
     pub shared_gate: QuantizedMatrix,
+    /// router and shared_gate in one, after [`Weights::packed`].
+    pub router_and_gate: Option<Concatenated>,
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Command::Inspect(flags) => commands::inspect::run(flags),
         Command::Doctor(flags) => commands::doctor::run(flags),
         Command::Logits(flags) => commands::logits::run(flags),
+        Command::Plan(flags) => commands::plan::run(flags),
     };
     match done {
         Ok(code) => code,

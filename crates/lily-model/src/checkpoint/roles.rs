@@ -145,6 +145,7 @@ impl<'a> Roles<'a> {
             dt_bias: self.plain(&format!("{path}dt_bias"), &[heads])?,
             norm: self.plain(&format!("{path}norm.weight"), &[delta.value_dim])?,
             out: self.matrix(&format!("{path}out_proj"), MatrixShape::one(hidden, width))?,
+            in_proj: None,
         })
     }
 
@@ -157,6 +158,7 @@ impl<'a> Roles<'a> {
             k: self.matrix(&format!("{path}k_proj"), MatrixShape::one(kv_width, hidden))?,
             v: self.matrix(&format!("{path}v_proj"), MatrixShape::one(kv_width, hidden))?,
             o: self.matrix(&format!("{path}o_proj"), MatrixShape::one(hidden, width))?,
+            qkv: None,
             q_norm: self.plain(&format!("{path}q_norm.weight"), &[attention.head_dim])?,
             k_norm: self.plain(&format!("{path}k_norm.weight"), &[attention.head_dim])?,
         })
@@ -176,6 +178,7 @@ impl<'a> Roles<'a> {
             shared_up: self.matrix(&format!("{path}shared_expert.up_proj"), one(shared, hidden))?,
             shared_down: self.matrix(&format!("{path}shared_expert.down_proj"), one(hidden, shared))?,
             shared_gate: self.matrix(&format!("{path}shared_expert_gate"), one(1, hidden))?,
+            router_and_gate: None,
         })
     }
 

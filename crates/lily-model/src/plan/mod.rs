@@ -7,16 +7,24 @@
 mod arena;
 mod attention;
 mod build;
+mod cost;
 mod delta;
 mod moe;
+mod profile;
+mod select;
+
 mod stages;
+mod switches;
 
 use std::ops::Range;
 
-use lily_kernels::{Access, Kernel};
+use lily_kernels::{Access, Activation, Kernel};
 
-pub use build::{PlanError, decode, prefill};
-pub use stages::stages;
+pub use build::{DecodeShape, PlanError, Tail, Target, decode, prefill};
+pub use cost::{Cost, LayerCost, PlanCost};
+pub use profile::{ExpertKernels, GatedNormPlace, MatrixUnit, Profile};
+pub use stages::{Hazard, hazards, stages};
+pub use switches::{Effect, Switch, Switches};
 
 use crate::TensorId;
 
@@ -31,14 +39,32 @@ pub enum Buffer {
     Tokens,
     /// Positions of the rows in their sequences, u32 `[rows]`.
     Positions,
-    /// Keys of an attention layer, f32 `[context, kv_heads, head_dim]`.
+    /// The table of the sequences of the rows, u32 `[rows, SLOT_WORDS]`: where their states and pages are.
+    Slots,
+    /// Token ids of the next step, u32 `[rows]`.
+    NextTokens,
+    /// Positions of the next step, u32 `[rows]`.
+    NextPositions,
+    /// The table of the next step: a device keeps two steps and swaps them.
+    NextSlots,
+    /// How the next token of each row is chosen, u32 `[rows, REQUEST_WORDS]`.
+    Requests,
+    /// How often tokens occurred, u32 `[entries, vocab]`.
+    Counts,
+    /// Added to logits, f32 `[entries, vocab]`.
+    Bias,
+    /// Tokens that are allowed, a bit each, u32 `[entries, vocab / 32]`.
+    Mask,
+    /// The chosen tokens, u32 `[rows]`, which the host reads when it gets to it.
+    Chosen,
+    /// Keys of an attention layer, activations `[context, kv_heads, head_dim]`.
     Keys {
         /// The sequence's place in the launch.
         slot: usize,
         /// The layer.
         layer: usize,
     },
-    /// Values of an attention layer, f32 `[context, kv_heads, head_dim]`.
+    /// Values of an attention layer, activations `[context, kv_heads, head_dim]`.
     Values {
         /// The sequence's place in the launch.
         slot: usize,
@@ -92,6 +118,8 @@ pub struct Launch {
     pub kernel: Kernel,
     /// Operands, in the order of [`Kernel::operands`].
     pub bindings: Vec<View>,
+    /// The host executes it: it waits for the device, computes, and lets the device go on.
+    pub on_host: bool,
 }
 
 impl Launch {
@@ -115,7 +143,7 @@ impl Launch {
 pub enum Phase {
     /// Many tokens of one sequence.
     Prefill,
-    /// One token each of several sequences.
+    /// A few tokens each of several sequences.
     Decode,
 }
 
@@ -124,6 +152,8 @@ pub enum Phase {
 pub struct Plan {
     /// Which phase.
     pub phase: Phase,
+    /// What activations are stored as.
+    pub activation: Activation,
     /// Sequences.
     pub slots: usize,
     /// Tokens of each sequence.
@@ -132,6 +162,8 @@ pub struct Plan {
     pub context: usize,
     /// Rows of logits made; 0 for an inner chunk of a prompt.
     pub logit_rows: usize,
+    /// What stands at the end of a decode step.
+    pub tail: Tail,
     /// Bytes of activations.
     pub arena_bytes: usize,
     /// In an order in which running one after the other is right.

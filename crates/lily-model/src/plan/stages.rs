@@ -21,6 +21,29 @@ pub fn stages(launches: &[Launch]) -> Vec<Range<usize>> {
     stages
 }
 
+/// Two launches that may run side by side and must not: a barrier is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("launches {first} and {second} share bytes that one of them writes, and stand in one stage")]
+pub struct Hazard {
+    /// The earlier.
+    pub first: usize,
+    /// The later.
+    pub second: usize,
+}
+
+/// Every pair of launches of one stage that conflicts: none, if the stages are right. It looks at every pair, where
+/// [`stages()`] stops at the first.
+pub fn hazards(launches: &[Launch], stages: &[Range<usize>]) -> Vec<Hazard> {
+    let mut found = Vec::new();
+    for stage in stages {
+        for second in stage.clone() {
+            let earlier = (stage.start..second).filter(|first| launches[*first].conflicts(&launches[second]));
+            found.extend(earlier.map(|first| Hazard { first, second }));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use lily_kernels::PlainType;
@@ -32,7 +55,13 @@ mod tests {
     fn norm(x: Range<usize>, out: Range<usize>) -> Launch {
         let view = |bytes| View { buffer: Buffer::Arena, bytes };
         let kernel = RmsNorm { rows: 1, width: 4, eps: 0.0, weight: PlainType::F32 }.into();
-        Launch { label: "norm", layer: None, kernel, bindings: vec![view(x), view(900..916), view(out)] }
+        Launch {
+            label: "norm",
+            layer: None,
+            kernel,
+            bindings: vec![view(x), view(900..916), view(out)],
+            on_host: false,
+        }
     }
 
     fn cuts(launches: &[Launch]) -> Vec<(usize, usize)> {

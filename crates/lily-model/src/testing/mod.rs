@@ -10,7 +10,9 @@ mod tensors;
 
 use std::{fs, io, path::Path};
 
-use crate::{AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry};
+use crate::{
+    AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry, Preset,
+};
 pub(crate) use files::Draft;
 #[cfg(test)]
 pub(crate) use files::{header, safetensors};
@@ -94,30 +96,11 @@ impl Spec {
 
     /// Qwen3.6-35B-A3B as MLX quantizes it to 4 bits. 19.5 GB: for [`write_hollow_checkpoint`].
     pub fn qwen36_35b_a3b() -> Spec {
-        let kind = |i: usize| if i.is_multiple_of(4) { LayerKind::Attention } else { LayerKind::Delta };
+        let preset = Preset::all().remove(0);
         Spec {
-            geometry: Geometry {
-                hidden: 2048,
-                layers: (1..=40).map(kind).collect(),
-                vocab: 248_320,
-                rms_eps: 1e-6,
-                attention: AttentionGeometry {
-                    query_heads: 16,
-                    kv_heads: 2,
-                    head_dim: 256,
-                    rotary_dim: 64,
-                    rope_theta: 1e7,
-                },
-                delta: DeltaGeometry {
-                    key_heads: 16,
-                    value_heads: 32,
-                    key_dim: 128,
-                    value_dim: 128,
-                    conv_taps: 4,
-                },
-                moe: MoeGeometry { experts: 256, top_k: 8, expert_width: 512, shared_width: 512 },
-                max_context: 262_144,
-            },
+            geometry: preset.geometry,
+            format: preset.format,
+            gates: preset.gates,
             shards: 4,
             wrapped: true,
             end_tokens: vec![248_046, 248_044],

@@ -5,23 +5,26 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lily_kernels::quant::Output;
-use lily_kernels::{Access, Kernel};
+use lily_kernels::{Access, Kernel, SLOT_WORDS};
 use lily_model::plan::{Buffer, Launch, Plan, View};
-use lily_model::{LayerKind, Model};
+use lily_model::{LayerKind, Model, Packing};
 
 use super::sizes::operand_bytes;
 
-pub(crate) fn check(plan: &Plan, model: &Model) -> Result<(), String> {
+pub(crate) fn check(plan: &Plan, model: &Model, packing: Option<&Packing>) -> Result<(), String> {
     stages_follow_each_other(plan)?;
     for launch in &plan.launches {
         bindings_fit_the_kernel(launch)?;
         for view in &launch.bindings {
-            view_lies_in_its_buffer(view, launch, plan, model)?;
+            view_lies_in_its_buffer(view, launch, plan, model, packing)?;
         }
     }
     nothing_in_a_stage_conflicts(plan)?;
     reads_find_what_was_written(plan)?;
-    tensors_have_their_uses(plan, model)?;
+    match packing {
+        None => tensors_have_their_uses(plan, model)?,
+        Some(packing) => packed_tensors_have_their_uses(plan, model, packing)?,
+    }
     states_have_their_uses(plan, model)
 }
 
@@ -63,7 +66,13 @@ fn bindings_fit_the_kernel(launch: &Launch) -> Result<(), String> {
     Ok(())
 }
 
-fn view_lies_in_its_buffer(view: &View, launch: &Launch, plan: &Plan, model: &Model) -> Result<(), String> {
+fn view_lies_in_its_buffer(
+    view: &View,
+    launch: &Launch,
+    plan: &Plan,
+    model: &Model,
+    packing: Option<&Packing>,
+) -> Result<(), String> {
     let (g, total) = (&model.geometry, plan.slots * plan.rows);
     let per_slot = |slot: usize, layer: usize, kind: LayerKind, len: usize| {
         let right = slot < plan.slots && launch.layer == Some(layer) && g.layers[layer] == kind;
@@ -80,8 +89,16 @@ fn view_lies_in_its_buffer(view: &View, launch: &Launch, plan: &Plan, model: &Mo
                 fail(&format!("{view:?} of {} bytes", plan.arena_bytes), launch)
             };
         }
-        Buffer::Tensor(id) => model.checkpoint.bytes(id).len(),
-        Buffer::Tokens | Buffer::Positions => 4 * total,
+        Buffer::Tensor(id) => {
+            let own = [id];
+            let parts = packing.and_then(|p| p.parts(id)).unwrap_or(&own);
+            parts.iter().map(|part| model.checkpoint.bytes(*part).len()).sum()
+        }
+        Buffer::Tokens | Buffer::Positions | Buffer::NextTokens | Buffer::NextPositions | Buffer::Chosen => {
+            4 * total
+        }
+        Buffer::Slots | Buffer::NextSlots => 4 * total * SLOT_WORDS,
+        Buffer::Requests | Buffer::Counts | Buffer::Bias | Buffer::Mask => view.bytes.len(),
         Buffer::Keys { slot, layer } | Buffer::Values { slot, layer } => {
             per_slot(slot, layer, LayerKind::Attention, cache)
         }
@@ -100,7 +117,11 @@ fn reads_and_writes(launch: &Launch) -> (Vec<&View>, Vec<&View>) {
     for (operand, view) in operands(&launch.kernel).into_iter().zip(&launch.bindings) {
         let access = launch.kernel.operands()[operand].access;
         // A product that does not add to its output only writes it.
-        let replaces = matches!(&launch.kernel, Kernel::Matmul(k) if k.out != Output::Add);
+        let replaces = match &launch.kernel {
+            Kernel::Matmul(k) => k.out != Output::Add,
+            Kernel::NormMatmul(k) => k.out != Output::Add,
+            _ => false,
+        };
         if access == Access::Read || (access == Access::ReadWrite && !replaces) {
             reads.push(view);
         }
@@ -180,7 +201,8 @@ fn reads_find_what_was_written(plan: &Plan) -> Result<(), String> {
                 }
                 // Whole outputs are read, or whole rows of the residual stream.
                 let whole = range.start == view.bytes.start && range.end == view.bytes.end;
-                if !whole && launch.label != "norm" {
+                let in_parts = ["in_proj", "qkv_proj", "router"].contains(&plan.launches[*writer].label);
+                if !whole && !in_parts && !["norm", "lm_head"].contains(&launch.label) {
                     return fail(&format!("{view:?} is a part of {}", plan.launches[*writer].label), launch);
                 }
             }
@@ -198,7 +220,7 @@ fn reads_find_what_was_written(plan: &Plan) -> Result<(), String> {
     if made.len() != usize::from(plan.logit_rows > 0) {
         return Err(format!("logits were written by {} launches", made.len()));
     }
-    if top.next_multiple_of(64) != plan.arena_bytes {
+    if top.next_multiple_of(256) != plan.arena_bytes {
         return Err(format!("{} bytes of activations, of which {top} are written", plan.arena_bytes));
     }
     Ok(())
@@ -278,12 +300,49 @@ fn tensors_have_their_uses(plan: &Plan, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
+/// Every tensor of a layer is read in that layer and nowhere else, by one launch or more (a norm that several launches
+/// compute again); concatenated ones through what they became.
+fn packed_tensors_have_their_uses(plan: &Plan, model: &Model, packing: &Packing) -> Result<(), String> {
+    let mut used = vec![false; model.checkpoint.tensors().count()];
+    for launch in &plan.launches {
+        for view in &launch.bindings {
+            let Buffer::Tensor(id) = view.buffer else { continue };
+            let own = [id];
+            for part in packing.parts(id).unwrap_or(&own) {
+                used[part.0 as usize] = true;
+                let name = &model.checkpoint.info(*part).name;
+                if launch.layer.is_some_and(|layer| !name.contains(&format!("layers.{layer}."))) {
+                    return fail(&format!("reads {name}"), launch);
+                }
+            }
+        }
+    }
+    for ((_, info), used) in model.checkpoint.tensors().zip(used) {
+        let name = info.name.strip_prefix("language_model.").unwrap_or(&info.name);
+        let of_logits = name.starts_with("lm_head.") || name == "model.norm.weight";
+        let other = name.starts_with("mtp.") || name.starts_with("vision_tower.");
+        if used != (!other && (plan.logit_rows > 0 || !of_logits)) {
+            return Err(format!("{name} is {}read", if used { "" } else { "not " }));
+        }
+    }
+    Ok(())
+}
+
 /// Every layer moves each sequence's state on once, and after everything that reads it as it was.
 fn states_have_their_uses(plan: &Plan, model: &Model) -> Result<(), String> {
     let mut moved: BTreeMap<Buffer, usize> = BTreeMap::new();
     for launch in &plan.launches {
         let (_, writes) = reads_and_writes(launch);
-        for view in writes.iter().filter(|view| !matches!(view.buffer, Buffer::Arena | Buffer::Logits)) {
+        let is_state = |view: &&&View| {
+            matches!(
+                view.buffer,
+                Buffer::Keys { .. }
+                    | Buffer::Values { .. }
+                    | Buffer::DeltaState { .. }
+                    | Buffer::ConvState { .. }
+            )
+        };
+        for view in writes.iter().filter(is_state) {
             *moved.entry(view.buffer).or_default() += 1;
         }
         if matches!(launch.kernel, Kernel::ConvSilu(_)) {
@@ -292,9 +351,12 @@ fn states_have_their_uses(plan: &Plan, model: &Model) -> Result<(), String> {
                 return fail("reads a conv state that has moved on", launch);
             }
         }
-        if matches!(launch.kernel, Kernel::Attend(_))
-            && launch.bindings[4..].iter().any(|view| !moved.contains_key(&view.buffer))
-        {
+        let caches = match launch.kernel {
+            Kernel::Attend(_) => &launch.bindings[4..],
+            Kernel::AttendBlocks(_) => &launch.bindings[3..],
+            _ => &[],
+        };
+        if caches.iter().any(|view| !moved.contains_key(&view.buffer)) {
             return fail("reads a cache before the rows' own keys and values are there", launch);
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub(crate) use values::{ByteSize, Device, OnOff, Precision};
+pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
 /// A local inference engine for Qwen3.6-35B-A3B.
 ///
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Doctor(DoctorFlags),
     /// Write the logits of given tokens to a file.
     Logits(LogitsFlags),
+    /// Show what a device would launch: stages, bytes against the floor, operations.
+    Plan(PlanFlags),
 }
 
 /// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.
@@ -293,6 +295,47 @@ pub(crate) struct LogitsFlags {
     pub(crate) last: Option<u32>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
+}
+
+/// `lily plan`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Neither weights nor a GPU are needed. Bytes count once a launch; the floor is what no plan could leave out (a decode \
+step: each matrix it needs, DeltaNet states read and written, keys and values read).
+
+Examples:
+  lily plan --device metal:m5-max --phase decode --context 4096
+  lily plan --device cuda:h200 --phase prefill --context 4096 --json
+  lily plan --model ./my-model --device emu --phase decode --context 256
+  lily plan --device metal:m5-max --phase decode --context 4096 \\
+       --ablate gqa-pack --ablate block-attention
+  lily plan --ablate list")]
+pub(crate) struct PlanFlags {
+    /// Sizes of a known model: qwen3.6-35b-a3b, layer4, layer4-fullvocab or layer8 [default: qwen3.6-35b-a3b].
+    #[arg(long, env = "LILY_PRESET", value_name = "NAME", conflicts_with = "model")]
+    pub(crate) preset: Option<String>,
+    /// Sizes of a model folder, or of ORG/NAME in the Hugging Face cache.
+    #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
+    pub(crate) model: Option<String>,
+    /// The device: cpu, emu, metal:m5-max, cuda:h200 and others of their kind.
+    #[arg(long, env = "LILY_DEVICE", value_name = "DEVICE", default_value = "metal:m5-max")]
+    pub(crate) device: String,
+    /// What to plan.
+    #[arg(long, env = "LILY_PHASE", value_enum, default_value = "decode")]
+    pub(crate) phase: Phase,
+    /// Tokens of context, the new ones among them.
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: u32,
+    /// Rows: in decode, sequences that advance together, 1 to 4; in prefill, tokens of the last chunk [default: 1; the
+    /// device's chunk, or the whole context if that is shorter].
+    #[arg(long, env = "LILY_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rows: Option<u32>,
+    /// Turn a mechanism off; may be given several times. `all` turns off every one, `list` names them.
+    #[arg(long, env = "LILY_ABLATE", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) ablate: Vec<String>,
+    /// Print JSON.
+    #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
 }
 
 #[cfg(test)]

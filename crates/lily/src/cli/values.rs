@@ -20,6 +20,15 @@ pub(crate) enum Precision {
     Exact,
 }
 
+/// A phase of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Phase {
+    /// A chunk of a prompt.
+    Prefill,
+    /// The next token.
+    Decode,
+}
+
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnOff {

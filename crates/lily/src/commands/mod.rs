@@ -4,6 +4,7 @@ pub(crate) mod chat;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod logits;
+pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod serve;
 

@@ -1,7 +1,8 @@
 //! How much memory there is, and what fits into it: decided before anything is allocated.
 
 use anyhow::{Result, bail};
-use lily_model::{Geometry, LogitRows, Model, plan};
+use lily_model::plan::{self, Profile, Target};
+use lily_model::{Geometry, LogitRows, Model};
 
 /// Kept free for the system and for other programs: this share of the memory, and at least this much.
 const RESERVE_SHARE: usize = 16;
@@ -101,7 +102,9 @@ impl Budget {
 
 /// Activations of a prefill chunk, as its plan lays them out (whatever the context), and a row of logits.
 fn scratch_bytes(model: &Model, chunk: usize) -> Result<usize> {
-    let plan = plan::prefill(&model.geometry, &model.weights, chunk, chunk, LogitRows::Last)?;
+    let profile = Profile::cpu();
+    let target = Target { geometry: &model.geometry, weights: &model.weights, profile: &profile };
+    let plan = plan::prefill(target, chunk, chunk, LogitRows::Last)?;
     Ok(plan.arena_bytes + 4 * model.geometry.vocab)
 }
 

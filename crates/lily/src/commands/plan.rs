@@ -1,0 +1,173 @@
+//! `lily plan`: what a device would launch, without weights and without the device.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use lily_model::plan::{
+    self, Cost, DecodeShape, Effect, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
+};
+use lily_model::{Geometry, LogitRows, Preset, Weights};
+
+use crate::cli::{Phase, PlanFlags};
+use crate::setup::load_weights;
+
+pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    if flags.ablate.iter().any(|name| name == "list") {
+        write!(out, "{}", list(flags.json)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let profile = profile(flags)?;
+    let (geometry, weights, name) = sizes(flags)?;
+    let weights = if profile.is_gpu() { weights.packed().0 } else { weights };
+    let target = Target { geometry: &geometry, weights: &weights, profile: &profile };
+    let plan = build(flags, target)?;
+    let cost = PlanCost::of(target, &plan);
+    if flags.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&cost)?)?;
+    } else {
+        write!(out, "{}", text(&name, &profile, &plan, &cost))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The device without the mechanisms that are named.
+fn profile(flags: &PlanFlags) -> Result<Profile> {
+    let mut profile = Profile::named(&flags.device).with_context(|| {
+        format!("--device {} is not known; known are {}", flags.device, Profile::names().join(", "))
+    })?;
+    for name in &flags.ablate {
+        profile = match Switch::named(name) {
+            _ if name == "all" => profile.with_switches(Switches::NONE),
+            Some(switch) => profile.without(switch),
+            None => bail!(
+                "--ablate {name} names no mechanism; `lily plan --ablate list` names them, and `all` stands for \
+                 every one"
+            ),
+        };
+    }
+    Ok(profile)
+}
+
+/// Sizes, tensors and name of what is planned for.
+fn sizes(flags: &PlanFlags) -> Result<(Geometry, Weights, String)> {
+    if let Some(named) = &flags.model {
+        let (model, name) = load_weights(Some(named))?;
+        return Ok((model.geometry, model.weights, name));
+    }
+    let name = flags.preset.as_deref().unwrap_or("qwen3.6-35b-a3b");
+    let preset = Preset::named(name).with_context(|| {
+        let names: Vec<&str> = Preset::all().iter().map(|p| p.name).collect();
+        format!("--preset {name} is not known; known are {}", names.join(", "))
+    })?;
+    let weights = preset.weights();
+    Ok((preset.geometry, weights, name.to_owned()))
+}
+
+fn build(flags: &PlanFlags, target: Target<'_>) -> Result<Plan> {
+    let (profile, context) = (target.profile, flags.context as usize);
+    let rows = flags.rows.map(|n| n as usize);
+    ensure!(
+        context <= target.geometry.max_context,
+        "--context {context} is more than the model's {}",
+        target.geometry.max_context
+    );
+    let plan = match flags.phase {
+        Phase::Decode => {
+            let slots = rows.unwrap_or(1);
+            let hands_over = profile.is_gpu() && profile.has(Switch::TokenHandoff);
+            let tail = if hands_over { Tail::Select { entries: slots } } else { Tail::Logits };
+            plan::decode(target, DecodeShape { slots, rows: 1, context, tail })
+        }
+        Phase::Prefill => {
+            let chunk = if profile.has(Switch::ChunkedPrefill) { profile.prefill_chunk } else { context };
+            plan::prefill(target, rows.unwrap_or(chunk.min(context)), context, LogitRows::Last)
+        }
+    };
+    plan.with_context(|| format!("--rows and --context {context}"))
+}
+
+/// The mechanisms, what they fall back to, and where.
+fn list(json: bool) -> Result<String> {
+    let phase = |s: Switch| match s.effect() {
+        Effect::Prefill => "prefill",
+        Effect::Decode => "decode",
+        Effect::Both => "both",
+    };
+    if json {
+        let all = Switch::ALL
+            .map(|s| serde_json::json!({ "name": s.name(), "phase": phase(s), "fallback": s.fallback() }));
+        return Ok(serde_json::to_string_pretty(&all)? + "\n");
+    }
+    let mut text = format!("{:<18} {:<8} {}\n", "mechanism", "phase", "without it");
+    for s in Switch::ALL {
+        text += &format!("{:<18} {:<8} {}\n", s.name(), phase(s), s.fallback());
+    }
+    Ok(text)
+}
+
+/// Bytes as engineers compare them: powers of 1000.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / 1e6)
+}
+
+fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost) -> String {
+    let rows = plan.slots * plan.rows;
+    let mut lines = vec![
+        format!(
+            "{name}, {:?} on {}: {rows} row{}, context {}, activations {}",
+            plan.phase,
+            profile.name,
+            if rows == 1 { "" } else { "s" },
+            plan.context,
+            plan.activation.name()
+        ),
+        String::new(),
+        format!(
+            "{:<16} {:>8} {:>7} {:>6} {:>14} {:>14} {:>7} {:>12}",
+            "", "launches", "stages", "waits", "bytes", "floor", "ratio", "GFLOP"
+        ),
+    ];
+    let row = |name: &str, c: &Cost| {
+        let ratio = c.bytes as f64 / c.floor_bytes.max(1) as f64;
+        format!(
+            "{name:<16} {:>8} {:>7} {:>6} {:>14} {:>14} {ratio:>7.3} {:>12.3}",
+            c.launches,
+            c.stages,
+            c.host_waits,
+            megabytes(c.bytes),
+            megabytes(c.floor_bytes),
+            c.flops as f64 / 1e9
+        )
+    };
+    lines.extend(cost.per_layer.gdn.as_ref().map(|c| row("a GDN layer", c)));
+    lines.extend(cost.per_layer.attention.as_ref().map(|c| row("an attention", c)));
+    lines.push(row("in all", &cost.total));
+    if profile.bandwidth > 0.0 {
+        let floor = cost.total.floor_bytes as f64 / profile.bandwidth / 1e6;
+        lines.push(String::new());
+        lines.push(format!(
+            "the floor at the nominal {} GB/s: {floor:.3} ms (arithmetic and latencies aside)",
+            profile.bandwidth
+        ));
+    }
+    lines.push(String::new());
+    lines.push(format!(
+        "{:>5} {:>5}  {:<26} {:<18} {:>14} {:>14}",
+        "stage", "layer", "launch", "kernel", "read", "written"
+    ));
+    for l in &cost.launches {
+        let layer = l.layer.map_or(String::new(), |i| i.to_string());
+        let host = if l.on_host { " (host)" } else { "" };
+        lines.push(format!(
+            "{:>5} {layer:>5}  {:<26} {:<18} {:>14} {:>14}",
+            l.stage,
+            format!("{}{host}", l.label),
+            l.kernel,
+            megabytes(l.read),
+            megabytes(l.written)
+        ));
+    }
+    lines.join("\n") + "\n"
+}
