@@ -12,6 +12,8 @@ mod prep;
 mod recurrence;
 mod scan;
 mod step;
+#[cfg(feature = "testing")]
+mod step_cases;
 
 pub use conv::{ConvSilu, ConvState};
 pub use prep::{DeltaPrep, DeltaPrepared, L2_EPS};

@@ -300,6 +300,7 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::delta::ConvState>(&mut all);
     of::<crate::delta::DeltaPrep>(&mut all);
     of::<crate::delta::DeltaScan>(&mut all);
+    of::<crate::delta::DeltaStep>(&mut all);
     of::<crate::norm::RmsNorm>(&mut all);
     of::<crate::moe::Route>(&mut all);
     of::<crate::moe::Combine>(&mut all);
