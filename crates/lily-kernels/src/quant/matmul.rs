@@ -1,6 +1,8 @@
 //! The product of activations with a quantized matrix.
 
-use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
+use super::launch::{Rows, Tiles, output_kind, part_words};
+use crate::bindings::{matmul_rows, matmul_tiles};
+use crate::{Activation, Contract, Dispatch, Operand, QuantFormat, Traffic};
 
 /// Widths of the matrices that were put one below the other into one. The product of part i is stored apart, `[rows, width
 /// of i]`, part after part: what reads it need not know of the others.
@@ -184,5 +186,156 @@ impl Contract for Matmul {
 
     fn flops(&self) -> u64 {
         2 * (self.rows * self.outputs() * self.inputs) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let (outputs, inputs) = (self.outputs(), self.inputs as u32);
+        let (bits, group, out) = (self.format.bits as u32, self.format.group as u32, output_kind(self.out));
+        let [total, width0, width1, width2] = part_words(self.parts);
+        Some(match self.method {
+            Method::Rows => {
+                assert!(self.rows <= Method::MOST_ROWS, "{self:?}");
+                let shape = Rows::of(outputs, 1);
+                let constants = matmul_rows::Constants {
+                    bits,
+                    group,
+                    rows: self.rows as u32,
+                    outputs: shape.outputs as u32,
+                    out,
+                };
+                let params = matmul_rows::Params { inputs, outputs: total, width0, width1, width2 };
+                let grid = [shape.grid(outputs), 1, 1];
+                let (constants, params) = (constants.words(), params.words());
+                Dispatch::new(&matmul_rows::TEXT, constants, params, grid, shape.threads())
+            }
+            Method::Tiles => {
+                let shape = Tiles::of(self.rows, outputs, 32);
+                let constants = matmul_tiles::Constants { bits, group, height: shape.height as u32, out };
+                let rows = self.rows as u32;
+                let params = matmul_tiles::Params { rows, inputs, outputs: total, width0, width1, width2 };
+                let grid = shape.grid(self.rows, outputs);
+                let (constants, params) = (constants.words(), params.words());
+                Dispatch::new(&matmul_tiles::TEXT, constants, params, grid, shape.threads())
+            }
+        })
+    }
+}
+
+/// Every number of bits; every group with those that have fast paths.
+#[cfg(feature = "testing")]
+const FORMATS: [(usize, usize); 12] = [
+    (2, 64),
+    (3, 32),
+    (3, 128),
+    (4, 32),
+    (4, 64),
+    (4, 128),
+    (5, 64),
+    (6, 32),
+    (6, 128),
+    (8, 32),
+    (8, 64),
+    (8, 128),
+];
+
+#[cfg(feature = "testing")]
+impl Matmul {
+    /// [`Method::Rows`]: every format; 1 to 4 rows; parts; inputs that fill no step of 512 and several; outputs on both sides of
+    /// what a simdgroup takes more of.
+    fn rows_cases() -> Vec<Self> {
+        let case = |rows, widths: &[usize], inputs, (bits, group), out| Matmul {
+            rows,
+            parts: Parts::new(widths),
+            inputs,
+            format: QuantFormat { bits, group },
+            out,
+            method: Method::Rows,
+        };
+        let kinds = [Output::Activation, Output::F32, Output::Add];
+        let mut cases = Vec::new();
+        for (i, format) in FORMATS.into_iter().enumerate() {
+            cases.push(case(1 + i % 4, &[7], 3 * format.1, format, kinds[i % 3]));
+            cases.push(case(1 + i % 4, &[3, 2], 640, format, kinds[i % 3]));
+        }
+        for format in [(4, 64), (8, 64)] {
+            cases.push(case(1, &[64, 32, 4, 4], 2048, format, Output::Activation));
+            cases.push(case(2, &[17], 576, format, Output::F32));
+            cases.push(case(3, &[40], 1088, format, Output::Add));
+            cases.push(case(4, &[9, 24, 1], 4096, format, Output::Activation));
+            cases.push(case(4, &[1], 64, format, Output::F32));
+        }
+        cases.push(case(1, &[2047], 64, (4, 64), Output::Add));
+        cases.push(case(2, &[2048, 3], 64, (4, 32), Output::Activation));
+        cases.push(case(4, &[4000, 99], 64, (4, 64), Output::F32));
+        cases.push(case(1, &[4095], 32, (8, 32), Output::F32));
+        cases
+    }
+
+    /// [`Method::Tiles`]: every format; rows, outputs on both sides of each height and width of a tile; parts; tiles of which most
+    /// is absent.
+    fn tiles_cases() -> Vec<Self> {
+        let case = |rows, widths: &[usize], inputs, (bits, group), out| Matmul {
+            rows,
+            parts: Parts::new(widths),
+            inputs,
+            format: QuantFormat { bits, group },
+            out,
+            method: Method::Tiles,
+        };
+        let kinds = [Output::Activation, Output::F32, Output::Add];
+        let mut cases = Vec::new();
+        for (i, format) in FORMATS.into_iter().enumerate() {
+            cases.push(case([3, 19, 40][i % 3], &[37], format.1 * (1 + i % 2), format, kinds[i % 3]));
+        }
+        for (i, (rows, widths)) in [
+            (1, &[1][..]),
+            (16, &[32]),
+            (17, &[33]),
+            (32, &[64, 31, 1, 4]),
+            (33, &[128]),
+            (64, &[129, 8]),
+            (65, &[127]),
+            (100, &[200, 3, 60]),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            cases.push(case(rows, widths, [96, 32, 160][i % 3], (4, 32), kinds[i % 3]));
+        }
+        // Heights and widths of many tiles.
+        cases.push(case(65, &[4070], 32, (4, 32), Output::Activation));
+        cases.push(case(5, &[8200], 32, (8, 32), Output::F32));
+        cases.push(case(20, &[4100], 64, (4, 64), Output::Add));
+        cases.push(case(4, &[64], 2048, (4, 64), Output::Activation));
+        cases
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Matmul {
+    fn gpu_cases() -> Vec<Self> {
+        let mut cases = Matmul::rows_cases();
+        cases.extend(Matmul::tiles_cases());
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::Product;
+        use crate::testing::{Bounds, CaseBuilder, Matrix, wide};
+        let builder = CaseBuilder::new(*self, activation);
+        let x = builder.rounded(&random.values(self.rows * self.inputs, 1.0));
+        let matrix = Matrix::random(random, self.outputs(), self.inputs, self.format);
+        let product = Product::new(self.out, activation, self.rows * self.outputs(), random);
+        let (weight, scales, biases) = matrix.tensors();
+        let want = self.reference(&wide(&x), weight, scales, biases, &product.before());
+        let mut product = product.want(want);
+        for (r, x) in wide(&x).chunks(self.inputs).enumerate() {
+            for o in 0..self.outputs() {
+                let error = matrix.error(Bounds::new(activation), self.method, o, x);
+                product.error(self.parts.place(self.rows, r, o), error);
+            }
+        }
+        let builder = builder.input(&x).tensor(weight).tensor(scales).tensor(biases);
+        product.finish(builder).build()
     }
 }

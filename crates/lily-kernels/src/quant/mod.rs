@@ -3,11 +3,14 @@
 mod dequantize;
 mod embed;
 mod gated_norm_matmul;
+mod launch;
 mod matmul;
 mod norm_matmul;
 mod norm_swiglu;
 mod silu_mul;
 mod swiglu;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use dequantize::Dequantize;
 pub use embed::Embed;

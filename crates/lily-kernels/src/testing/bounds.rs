@@ -54,6 +54,11 @@ impl Bounds {
         }
     }
 
+    /// Half of the smallest step of the type of activations, which values near 0 are rounded to.
+    pub fn least(self) -> f64 {
+        if self.activation == Activation::F16 { 1.0 / (1u64 << 25) as f64 } else { 0.0 }
+    }
+
     /// What storing `value` with an error of `error` as an activation adds.
     pub fn store(self, value: f64, error: f64) -> f64 {
         error

@@ -2,12 +2,14 @@
 //! its sanitizers, NVIDIA GPUs.
 
 mod bounds;
+mod matrix;
 mod write;
 
 use crate::random::Random;
 use crate::{Activation, Dispatch, Element, Kernel, PlainType, SLOT_WORDS};
 
 pub use bounds::{Bounds, TINY, dot, magnitude};
+pub use matrix::Matrix;
 pub use write::write_cases;
 
 /// A kernel whose text is tested.
@@ -302,6 +304,7 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::delta::DeltaScan>(&mut all);
     of::<crate::delta::DeltaStep>(&mut all);
     of::<crate::norm::RmsNorm>(&mut all);
+    of::<crate::quant::Matmul>(&mut all);
     of::<crate::moe::Route>(&mut all);
     of::<crate::moe::Combine>(&mut all);
     of::<crate::moe::GroupTiles>(&mut all);

@@ -1,0 +1,55 @@
+//! What the cases of this family share.
+
+use super::Output;
+use crate::random::Random;
+use crate::testing::{Bounds, CaseBuilder, Store, wide};
+use crate::{Activation, Element};
+
+/// The last operand of a product: what is there before, and what must be there after.
+pub(super) struct Product {
+    out: Output,
+    activation: Activation,
+    before: Vec<f32>,
+    want: Vec<f64>,
+    error: Vec<f64>,
+}
+
+impl Product {
+    /// Of `len` outputs.
+    pub(super) fn new(out: Output, activation: Activation, len: usize, random: &mut Random) -> Self {
+        let before = if out == Output::Add { random.values(len, 1.0) } else { Vec::new() };
+        Product { out, activation, before, want: vec![0.0; len], error: vec![f64::INFINITY; len] }
+    }
+
+    /// What is there before, for the definition.
+    pub(super) fn before(&self) -> Vec<f64> {
+        wide(&self.before)
+    }
+
+    /// What the definition says is there after.
+    pub(super) fn want(mut self, want: Vec<f64>) -> Self {
+        self.want = want;
+        self
+    }
+
+    /// The product at `place` may be off by `error` before it is stored or added.
+    pub(super) fn error(&mut self, place: usize, error: f64) {
+        let (b, want) = (Bounds::new(self.activation), self.want[place]);
+        self.error[place] = match self.out {
+            Output::Activation => b.store(want, error),
+            Output::F32 => error + b.f32() * want.abs(),
+            Output::Add => error + b.f32() * (want.abs() + error),
+        };
+    }
+
+    /// Into a case.
+    pub(super) fn finish(self, builder: CaseBuilder) -> CaseBuilder {
+        match self.out {
+            Output::Activation => {
+                builder.output_as(Store::of(Element::Activation, self.activation), self.want, self.error)
+            }
+            Output::F32 => builder.output_as(Store::F32, self.want, self.error),
+            Output::Add => builder.update_as(Store::F32, &self.before, self.want, self.error),
+        }
+    }
+}
