@@ -2,7 +2,7 @@
 
 use crate::attention::{Attend, AttendBlocks, AttendCombine, AttendStep, AttendStepBlocks, AttentionPrep};
 use crate::attention::{CacheWrite, HeadNorm, Rope, SplitQuery};
-use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep};
+use crate::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep, DeltaStream};
 use crate::moe::{Combine, ExpertDown, ExpertSwiglu, Group, Route};
 use crate::moe::{DownCombine, RoutedMatmul, RoutedSwiglu};
 use crate::moe::{GroupTiles, GroupedDense, GroupedMatmul, GroupedSwiglu};
@@ -94,6 +94,7 @@ kernels!(
     DeltaPrep,
     DeltaScan,
     DeltaStep,
+    DeltaStream,
     AttentionPrep,
     Attend,
     Route,

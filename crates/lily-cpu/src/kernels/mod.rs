@@ -33,6 +33,7 @@ pub(crate) fn offers(kernel: &Kernel) -> bool {
     !matches!(
         kernel,
         Kernel::DeltaStep(_)
+            | Kernel::DeltaStream(_)
             | Kernel::NormMatmul(_)
             | Kernel::GatedNormMatmul(_)
             | Kernel::NormSwiglu(_)

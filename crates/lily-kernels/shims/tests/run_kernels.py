@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The kernels' texts on an NVIDIA GPU, over the cases that the crate's example `kernel_cases` writes (kernels.cpp describes them).
 
-    run_kernels.py compile FOLDER --arch sm_90a [--arch ...]    every text with every set of constants; no GPU needed
+    run_kernels.py compile FOLDER --arch sm_90a [--sample ...]    every text with every set of constants; no GPU needed
     run_kernels.py run FOLDER [--json FILE]                     every case
 
 NVRTC and CUDA's headers are found as run_cuda.py finds them. `run` needs numpy. Prints 'N passed, N failed' last.
@@ -173,7 +173,8 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     compiling = commands.add_parser("compile")
     compiling.add_argument("folder")
-    compiling.add_argument("--arch", required=True, action="append")
+    compiling.add_argument("--arch", default=[], action="append")
+    compiling.add_argument("--sample", default=[], action="append", metavar="ARCH", help="one variant of each text and type for this one")
     running = commands.add_parser("run")
     running.add_argument("folder")
     running.add_argument("--json")
@@ -182,8 +183,9 @@ def main():
     if chosen.command == "run":
         sys.exit(run(chosen.folder, texts, chosen.json))
     keys, passed, failed = variants(cases(chosen.folder)), 0, 0
-    for arch in chosen.arch:
-        codes, bad = compile_all(texts, keys, arch)
+    few = list({key[:2]: key for key in keys}.values())
+    for arch, wanted in [(a, keys) for a in chosen.arch] + [(a, few) for a in chosen.sample]:
+        codes, bad = compile_all(texts, wanted, arch)
         print(f"{arch}: {len(codes)} variants compiled")
         passed, failed = passed + len(codes), failed + bad
     print(f"{passed} passed, {failed} failed")

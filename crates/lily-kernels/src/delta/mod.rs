@@ -14,8 +14,10 @@ mod scan;
 mod step;
 #[cfg(feature = "testing")]
 mod step_cases;
+mod stream;
 
 pub use conv::{ConvSilu, ConvState};
 pub use prep::{DeltaPrep, DeltaPrepared, L2_EPS};
 pub use scan::{DeltaScan, Scan, ScanInputs};
 pub use step::{DeltaStep, StepInputs, StepState};
+pub use stream::DeltaStream;

@@ -1,7 +1,7 @@
 //! The launches of a Gated DeltaNet mixer.
 
 use lily_kernels::Element;
-use lily_kernels::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep, Scan};
+use lily_kernels::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, DeltaStep, DeltaStream, Scan};
 use lily_kernels::norm::GatedNorm;
 use lily_kernels::quant::{GatedNormMatmul, Output};
 
@@ -36,6 +36,8 @@ impl Builder<'_> {
         let in_stage = fused_conv && fused_norm && self.profile.gated_norm == GatedNormPlace::Stage;
         let y = if fused_conv {
             self.delta_step(w, layer, &inputs, in_stage)
+        } else if self.streams() {
+            self.delta_stream(w, layer, &inputs)
         } else {
             self.delta_apart(w, layer, &inputs)
         };
@@ -83,6 +85,39 @@ impl Builder<'_> {
         bindings.extend(conv.into_iter().chain(delta));
         self.launch("delta_step", kernel, bindings);
         out
+    }
+
+    /// Whether prefill keeps what lies between convolution and recurrence on the chip.
+    fn streams(&self) -> bool {
+        let fuses = self.phase == Phase::Prefill && self.has(Switch::FuseGdnConv);
+        fuses && self.scan() == Scan::Registers
+    }
+
+    /// Convolution, gates and recurrence of a prompt in one launch.
+    fn delta_stream(&mut self, w: &DeltaWeights, layer: usize, inputs: &Inputs) -> View {
+        let d = self.geometry.delta.clone();
+        let y = self.arena.take(self.total * d.value_width());
+        let kernel = DeltaStream {
+            slots: self.slots,
+            rows: self.rows,
+            key_heads: d.key_heads,
+            value_heads: d.value_heads,
+            key_dim: d.key_dim,
+            value_dim: d.value_dim,
+            taps: d.conv_taps,
+            conv: plain_type(&w.conv),
+            a_log: plain_type(&w.a_log),
+            dt_bias: plain_type(&w.dt_bias),
+            scan: self.scan(),
+        };
+        let Inputs { raw, a, b, .. } = inputs;
+        let mut bindings = vec![raw.clone(), a.clone(), b.clone()];
+        bindings.extend([&w.conv, &w.a_log, &w.dt_bias].map(plain));
+        bindings.push(y.clone());
+        let (conv, delta) = self.states(layer);
+        bindings.extend(conv.into_iter().chain(delta));
+        self.launch("delta_stream", kernel, bindings);
+        y
     }
 
     /// The same in launches of their own, without the gated norm; also the way of prefill.

@@ -146,12 +146,9 @@ impl Profile {
             activation,
             matrix_unit,
             experts: ExpertKernels::Gpu,
-            switches: match matrix_unit {
-                // Chunk-parallel DeltaNet gains where products of 16 tokens run on matrix units: 1.9 to 2 times on an M5
-                // for the scan itself (mlx pull request 4020), not measured here.
-                MatrixUnit::MetalTensor | MatrixUnit::TensorCore | MatrixUnit::Loops => Switches::ALL,
-                MatrixUnit::Simdgroup => Switches::ALL.without(Switch::GdnChunked),
-            },
+            // The chunk-parallel form of DeltaNet is there and not in use: it reads what the register scan keeps on the chip, and
+            // nobody has measured yet on which GPU it wins.
+            switches: Switches::ALL.without(Switch::GdnChunked),
             gated_norm: GatedNormPlace::Stage,
             // The mission's measurement: 32 rows and 4 simdgroups against 16, +13% of prefill at 2K on an M5 Max. An expert
             // with more rows gets tiles of 64, so that its weights are read half as often.

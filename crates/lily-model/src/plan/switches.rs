@@ -30,7 +30,7 @@ pub enum Switch {
     FuseDownCombine,
     /// Norms of q and k, RoPE and the cache write in one, in decode with the attention itself.
     FuseQkPrep,
-    /// Convolution, normalization, gates and recurrence of a decode step in one.
+    /// Convolution, normalization, gates and recurrence in one.
     FuseGdnConv,
     /// The gated norm with the recurrence, or with the projection behind it.
     FuseGdnNorm,
@@ -104,7 +104,9 @@ impl Switch {
     pub fn fallback(self) -> &'static str {
         match self {
             Switch::Q4GroupedGemm => "experts are dequantized into memory, then multiplied",
-            Switch::DeviceRouting => "the host reads the choice of experts and groups the rows",
+            Switch::DeviceRouting => {
+                "the host reads the choice of experts and groups the rows: a wait a layer"
+            }
             Switch::Tile32x4 => "tiles of 16 rows in the grouped products",
             Switch::GdnRegscan => "the DeltaNet state goes through memory at each token",
             Switch::GdnChunked => "the scan token by token",
@@ -136,6 +138,7 @@ impl Switch {
             // The last row of a prompt alone meets lm_head.
             Switch::RowGemv
             | Switch::FuseNorm
+            | Switch::FuseGdnConv
             | Switch::ConcurrentPass
             | Switch::FuseGateUp
             | Switch::FuseDownCombine

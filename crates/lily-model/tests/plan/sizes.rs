@@ -86,6 +86,16 @@ pub(crate) fn operand_bytes(kernel: &Kernel) -> Vec<usize> {
             all.extend(words(&[values * k.value_dim, (k.taps - 1) * channels, state]));
             all
         }
+        Kernel::DeltaStream(k) => {
+            let (n, values) = (k.slots * k.rows, k.slots * k.rows * k.value_heads);
+            let channels = 2 * k.key_heads * k.key_dim + k.value_heads * k.value_dim;
+            let mut all = words(&[n * channels, values, values]);
+            all.extend([channels * k.taps * k.conv.bytes(), k.value_heads * k.a_log.bytes()]);
+            all.push(k.value_heads * k.dt_bias.bytes());
+            let state = k.value_heads * k.value_dim * k.key_dim;
+            all.extend(words(&[values * k.value_dim, (k.taps - 1) * channels, state]));
+            all
+        }
         Kernel::AttentionPrep(k) => {
             let (s, d) = (&k.shape, k.shape.head_dim);
             let (n, cache) = (s.slots * s.rows, s.context * s.kv_heads * d);
