@@ -21,29 +21,8 @@ FUNCTION_CONSTANT(bool, NORM_IS_F32, 7);
 // group_rows: rows of the state of a threadgroup. l2_eps is added to the sum of squares of q and of k, eps to the mean of those of y.
 struct DeltaStepParams { uint rows; uint key_heads; uint value_heads; uint key_dim; uint value_dim; uint group_rows; float l2_eps; float eps; };
 
-// Tokens between two visits of the state, one to each of the four lanes of a row.
-constant constexpr uint BLOCK = 4;
-constant constexpr uint MOST_TAPS = 8;
-
-/// The convolution's input of one channel, row 0 the oldest that is kept.
-inline float history(device const float* kept, device const ACT* raw, uint row, ulong channels) {
-    return row < TAPS - 1 ? kept[row * channels] : float(raw[(row - (TAPS - 1)) * channels]);
-}
-/// Its sums for the tokens start ... start + count - 1, all that they read at once.
-inline void convolve(thread float* sums, device const float* kept, device const ACT* raw, device const bfloat* w, uint c, uint start, uint count, ulong channels) {
-    float tap[MOST_TAPS], x[MOST_TAPS - 1 + BLOCK];
-    UNROLL for (uint j = 0; j < MOST_TAPS; ++j)
-        if (j < TAPS) tap[j] = plain_value(w, CONV_IS_F32, c * TAPS + j);
-    UNROLL for (uint i = 0; i < MOST_TAPS - 1 + BLOCK; ++i)
-        if (i < TAPS - 1 + count) x[i] = history(kept + c, raw + c, start + i, channels);
-    UNROLL for (uint r = 0; r < BLOCK; ++r) {
-        sums[r] = 0.0f;
-        if (r < count) {
-            UNROLL for (uint j = 0; j < MOST_TAPS; ++j)
-                if (j < TAPS) sums[r] = fma(tap[j], x[r + j], sums[r]);
-        }
-    }
-}
+// Up to BLOCK tokens share a visit of the state, one for each of the four lanes of a row.
+#include "delta_conv.h"
 
 kernel void delta_step(device const ACT* raw [[buffer(0)]],
                        device const ACT* z [[buffer(1)]],

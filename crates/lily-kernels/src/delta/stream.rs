@@ -149,3 +149,36 @@ impl Contract for DeltaStream {
         Some(dispatch)
     }
 }
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for DeltaStream {
+    fn gpu_cases() -> Vec<Self> {
+        DeltaStream::cases().into_iter().filter(|k| k.scan == Scan::Registers).collect()
+    }
+
+    /// The step without its gate, whose bounds hold for any number of tokens.
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        let DeltaStream { slots, rows, key_heads, value_heads, key_dim, value_dim, taps, .. } = *self;
+        let DeltaStream { conv, a_log, dt_bias, .. } = *self;
+        let step = super::DeltaStep {
+            slots,
+            rows,
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            taps,
+            eps: 1e-6,
+            gated: false,
+            conv,
+            a_log,
+            dt_bias,
+            norm: PlainType::Bf16,
+        };
+        let mut case = step.case(activation, random);
+        let wanted = |o: &Operand| o.name != "z" && o.name != "norm";
+        let mut names = super::DeltaStep::OPERANDS.iter();
+        case.operands.retain(|_| names.next().is_some_and(wanted));
+        crate::testing::Case { kernel: (*self).into(), ..case }
+    }
+}

@@ -303,6 +303,7 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::delta::DeltaPrep>(&mut all);
     of::<crate::delta::DeltaScan>(&mut all);
     of::<crate::delta::DeltaStep>(&mut all);
+    of::<crate::delta::DeltaStream>(&mut all);
     of::<crate::norm::RmsNorm>(&mut all);
     of::<crate::quant::Matmul>(&mut all);
     of::<crate::moe::Route>(&mut all);
