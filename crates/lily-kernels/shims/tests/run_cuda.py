@@ -133,7 +133,7 @@ class Gpu:
                 values.append(ctypes.create_string_buffer(data, len(data)))
                 continue
             address = ctypes.c_uint64()
-            self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(len(data)))
+            self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(1, len(data))))  # an empty pool has an address too
             self.call("cuMemcpyHtoD_v2", address, data, ctypes.c_size_t(len(data)))
             addresses[p["index"]] = address
             values.append(address)
