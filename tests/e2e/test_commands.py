@@ -111,6 +111,13 @@ def test_wrong_usage_is_an_error(lily, arguments):
     assert done.returncode == 2 and done.stderr.startswith("error:")
 
 
+def test_devices_and_precisions_that_are_not_there_say_what_is(lily):
+    done = lily("run", "x", "--precision", "bf16")
+    assert done.returncode == 1 and "--device emu" in done.stderr and "--precision exact" in done.stderr
+    done = lily("run", "x", "--device", "emu")
+    assert done.returncode == 1 and "cargo build --features emu" in done.stderr
+
+
 def test_a_context_beyond_the_model_is_refused(lily):
     done = lily("run", QUESTION, "--context", "100000")
     assert done.returncode == 1 and "8192" in done.stderr

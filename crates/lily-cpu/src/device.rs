@@ -4,27 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lily_kernels::Kernel;
-use lily_model::device::{Batch, Device, Room, StatePart};
+use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
 use lily_model::plan::{Buffer, Launch, Plan, Profile, View};
-use lily_model::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
+use lily_model::{DeviceError, Geometry, SequenceId, SnapshotId};
 
 use crate::kernels;
 use crate::memory::{Args, Block, Bound};
 use crate::pool::Pool;
 use crate::simd::{Isa, Loops};
 use crate::state::{PageTable, State};
-
-/// Where the device finds the bytes of a tensor: the memory-mapped checkpoint.
-pub trait TensorSource: Send + Sync {
-    /// The tensor's bytes, at any alignment.
-    fn bytes(&self, tensor: TensorId) -> &[u8];
-}
-
-impl TensorSource for Model {
-    fn bytes(&self, tensor: TensorId) -> &[u8] {
-        self.checkpoint.bytes(tensor)
-    }
-}
 
 /// How a [`CpuDevice`] works.
 #[derive(Clone, Debug, PartialEq, Eq)]

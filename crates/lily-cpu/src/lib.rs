@@ -15,5 +15,5 @@ mod pool;
 mod simd;
 mod state;
 
-pub use device::{CpuDevice, CpuOptions, TensorSource};
+pub use device::{CpuDevice, CpuOptions};
 pub use simd::Isa;

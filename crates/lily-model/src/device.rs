@@ -1,7 +1,24 @@
 //! What a device has to offer so that a [`crate::Runner`] can run plans on it.
 
+<<<<<<< HEAD
 use crate::plan::{Plan, Profile};
 use crate::{DeviceError, SequenceId, SnapshotId};
+=======
+use crate::plan::Plan;
+use crate::{DeviceError, Model, SequenceId, SnapshotId, TensorId};
+
+/// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
+pub trait TensorSource: Send + Sync {
+    /// The tensor's bytes, at any alignment.
+    fn bytes(&self, tensor: TensorId) -> &[u8];
+}
+
+impl TensorSource for Model {
+    fn bytes(&self, tensor: TensorId) -> &[u8] {
+        self.checkpoint.bytes(tensor)
+    }
+}
+>>>>>>> a455c0f (emulator: a device that runs whole plans through the kernels' texts; --device emu, --precision bf16)
 
 /// The rows of one run of a plan.
 #[derive(Clone, Copy, Debug)]
@@ -81,4 +98,54 @@ pub trait Device: Send {
 
     /// A copy of a part of a sequence's state, for tests and tools.
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError>;
+}
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+
+    fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        (**self).open()
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        (**self).close(sequence);
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId, length: usize) -> Result<SnapshotId, DeviceError> {
+        (**self).snapshot(sequence, length)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        (**self).restore(snapshot)
+    }
+
+    fn discard(&mut self, snapshot: SnapshotId) {
+        (**self).discard(snapshot);
+    }
+
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize {
+        (**self).snapshot_bytes(snapshot)
+    }
+
+    fn state_bytes(&self) -> usize {
+        (**self).state_bytes()
+    }
+
+    fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
+        (**self).reserve(rooms)
+    }
+
+    fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        (**self).run(plan, batch)
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        (**self).logits(row)
+    }
+
+    fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
+        (**self).state(sequence, part)
+    }
 }

@@ -8,8 +8,12 @@ use std::process::Command;
 
 /// Every crate of the workspace and the crates of the workspace that it uses.
 const WALLS: &[(&str, &[&str])] = &[
-    ("lily", &["lily-cpu", "lily-engine", "lily-model", "lily-protocol", "lily-server", "lily-text"]),
+    (
+        "lily",
+        &["lily-cpu", "lily-emu", "lily-engine", "lily-model", "lily-protocol", "lily-server", "lily-text"],
+    ),
     ("lily-cpu", &["lily-kernels", "lily-model"]),
+    ("lily-emu", &["lily-kernels", "lily-model"]),
     ("lily-engine", &["lily-model", "lily-protocol"]),
     ("lily-kernels", &[]),
     ("lily-model", &["lily-kernels"]),
@@ -20,7 +24,7 @@ const WALLS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may hold `unsafe` code: devices anywhere, the model in its memory map only.
-const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-model"];
+const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-emu", "lily-model"];
 
 /// Libraries of text, of tensors and of HTTP, which give a wall away where they do not belong.
 const FOREIGN: &[(&str, &[&str])] = &[
@@ -30,6 +34,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("lily-model", &["tokenizers", "minijinja", "axum", "tokio"]),
     ("lily-kernels", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-cpu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
+    ("lily-emu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
 ];
 
 fn root() -> &'static Path {

@@ -77,10 +77,10 @@ pub(crate) struct ModelFlags {
     /// What to compute on.
     #[arg(long, env = "LILY_DEVICE", value_enum, default_value = "auto")]
     pub(crate) device: Device,
-    /// Threads of the CPU device [default: one for each processor that this process may use].
+    /// Threads of the device, if it is the CPU or the emulator [default: one for each processor that this process may use].
     #[arg(long, env = "LILY_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Rounding of activations; exact is float32.
+    /// Rounding of activations.
     #[arg(long, env = "LILY_PRECISION", value_enum, default_value = "exact")]
     pub(crate) precision: Precision,
 }

@@ -11,6 +11,8 @@ pub(crate) enum Device {
     Auto,
     /// The processor.
     Cpu,
+    /// The kernels of GPUs, emulated on the processor: for tests, very slow, in builds with `--features emu`.
+    Emu,
 }
 
 /// Rounding of activations.
@@ -18,6 +20,8 @@ pub(crate) enum Device {
 pub(crate) enum Precision {
     /// float32 activations: agrees with the reference model to its own rounding.
     Exact,
+    /// bfloat16 activations, with sums, gates and states in float32: --device emu only.
+    Bf16,
 }
 
 /// A phase of a plan.

@@ -1,15 +1,15 @@
 //! A model on a device behind an engine.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_engine::{CutMarkers, EngineConfig, LocalEngine};
-use lily_model::device::Device as _;
+use lily_model::device::Device;
 use lily_model::{Runner, RunnerOptions};
 use lily_protocol::Limits;
 
 use super::memory::{Budget, readable};
 use super::model::LoadedModel;
-use crate::cli::{MemoryFlags, ModelFlags, Precision};
+use crate::cli::{self, MemoryFlags, ModelFlags, Precision};
 use crate::terminal::remark;
 
 /// Tokens of a prefill chunk of the CPU device: long enough that an expert's weights, once unpacked, meet several rows,
@@ -22,6 +22,10 @@ const DECODE_ROWS: usize = 4;
 /// More threads than processors are put up with, for comparisons, but not without bound.
 const THREADS_PER_PROCESSOR: usize = 16;
 const ALWAYS_ALLOWED_THREADS: usize = 64;
+
+/// Shuffles what the emulator may run in any order: another order each stage, the same each time.
+#[cfg(feature = "emu")]
+const EMULATOR_SEED: u32 = 1;
 
 /// A running engine, and what to say about it.
 pub(crate) struct Started {
@@ -37,12 +41,52 @@ pub(crate) fn runner(
     flags: &ModelFlags,
     options: RunnerOptions,
     state_bytes: usize,
-) -> Result<Runner<CpuDevice>> {
-    let Precision::Exact = flags.precision;
+) -> Result<Runner<Box<dyn Device>>> {
     check_threads(flags.threads.map(usize::from))?;
-    let cpu = CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes };
-    let device = CpuDevice::new(&model.geometry, model.clone(), &cpu).context("the CPU device")?;
+    let device = match flags.device {
+        cli::Device::Auto | cli::Device::Cpu => cpu(model, flags, state_bytes)?,
+        cli::Device::Emu => emulator(model, flags, state_bytes)?,
+    };
     Ok(Runner::new(model.geometry.clone(), model.weights.clone(), device, options))
+}
+
+fn cpu(
+    model: &std::sync::Arc<lily_model::Model>,
+    flags: &ModelFlags,
+    state_bytes: usize,
+) -> Result<Box<dyn Device>> {
+    if flags.precision == Precision::Bf16 {
+        bail!("--precision bf16 is for --device emu; the CPU computes with --precision exact");
+    }
+    let cpu = CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes };
+    Ok(Box::new(CpuDevice::new(&model.geometry, model.clone(), &cpu).context("the CPU device")?))
+}
+
+#[cfg(feature = "emu")]
+fn emulator(
+    model: &std::sync::Arc<lily_model::Model>,
+    flags: &ModelFlags,
+    state_bytes: usize,
+) -> Result<Box<dyn Device>> {
+    let activation = match flags.precision {
+        Precision::Exact => lily_emu::Activation::F32,
+        Precision::Bf16 => lily_emu::Activation::Bf16,
+    };
+    let threads = flags.threads.map(usize::from);
+    let options = lily_emu::EmuOptions { activation, threads, seed: EMULATOR_SEED, state_bytes };
+    let device = lily_emu::EmuDevice::new(&model.geometry, model.clone(), &options);
+    Ok(Box::new(device.context("the emulator")?))
+}
+
+#[cfg(not(feature = "emu"))]
+fn emulator(
+    _model: &std::sync::Arc<lily_model::Model>,
+    _flags: &ModelFlags,
+    _state_bytes: usize,
+) -> Result<Box<dyn Device>> {
+    bail!(
+        "--device emu is not in this build: build with `cargo build --features emu`, which takes x86-64 Linux and clang 19"
+    )
 }
 
 /// Waking hundreds of threads for each launch, on few processors, makes a token take seconds.

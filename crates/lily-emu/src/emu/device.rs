@@ -1,0 +1,290 @@
+//! The device: runs a plan's stages, launch after launch, in an order that nobody may rely on.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+#[cfg(feature = "touch")]
+use lily_kernels::Traffic;
+use lily_kernels::random::Random;
+use lily_kernels::{Access, Activation};
+use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
+use lily_model::plan::{Buffer, Launch, Plan};
+use lily_model::{DeviceError, Geometry, SequenceId, SnapshotId, TensorId};
+
+use super::bind::{Memory, Place};
+use super::ffi::{self, Compiled, Exclusive, Texts};
+use super::memory::{Block, POISON};
+use super::state::State;
+use super::workers::Workers;
+
+/// How an [`EmuDevice`] works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmuOptions {
+    /// What activations are stored as; plans must be made for it.
+    pub activation: Activation,
+    /// Host threads that share a launch; `None` takes one for each processor that this process may use. With the feature
+    /// `touch` it is one.
+    pub threads: Option<usize>,
+    /// Shuffles the launches of each stage and the threads of each threadgroup; 0 leaves both in order.
+    pub seed: u32,
+    /// The most bytes that keys, values and recurrent states may take together.
+    pub state_bytes: usize,
+}
+
+/// What a launch touched of an operand. Per-slot operands count for all slots together.
+#[cfg(feature = "touch")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// The launch's place in the plan.
+    pub launch: usize,
+    /// The operand's name.
+    pub operand: &'static str,
+    /// What the contract declares.
+    pub declared: Traffic,
+    /// What it touched, each byte once.
+    pub touched: Traffic,
+}
+
+/// Executes plans in the emulator.
+pub struct EmuDevice {
+    source: Arc<dyn TensorSource>,
+    geometry: Geometry,
+    options: EmuOptions,
+    texts: Texts,
+    workers: Workers,
+    random: Random,
+    /// Copies of the tensors that plans have used: at the alignment of a GPU's buffers, which files do not have.
+    tensors: HashMap<TensorId, Block>,
+    arena: Block,
+    logits: Block,
+    tokens: Block,
+    positions: Block,
+    slots: Block,
+    state: State,
+    #[cfg(feature = "touch")]
+    touched: Vec<Touched>,
+}
+
+impl EmuDevice {
+    /// A device for a model of this geometry.
+    pub fn new(
+        geometry: &Geometry,
+        source: Arc<dyn TensorSource>,
+        options: &EmuOptions,
+    ) -> Result<Self, DeviceError> {
+        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = if cfg!(feature = "touch") { 1 } else { options.threads.unwrap_or_else(all) };
+        let empty = |what| Block::new(what, 0);
+        Ok(EmuDevice {
+            source,
+            geometry: geometry.clone(),
+            options: options.clone(),
+            texts: Texts::new(),
+            workers: Workers::new(threads)?,
+            random: Random::new(u64::from(options.seed)),
+            tensors: HashMap::new(),
+            arena: empty("activations")?,
+            logits: empty("logits")?,
+            tokens: empty("token ids")?,
+            positions: empty("positions")?,
+            slots: empty("the table of sequences")?,
+            state: State::new(geometry, options.activation, options.state_bytes)?,
+            #[cfg(feature = "touch")]
+            touched: Vec::new(),
+        })
+    }
+
+    /// What each launch of the last run touched, in the order of the plan.
+    #[cfg(feature = "touch")]
+    pub fn touched(&self) -> &[Touched] {
+        &self.touched
+    }
+
+    /// Memory for a plan, poisoned, and what the batch brings.
+    fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let total = plan.slots * plan.rows;
+        let fits = batch.sequences.len() == plan.slots
+            && batch.tokens.len() == total
+            && batch.positions.len() == total
+            && batch.tokens.iter().all(|t| (*t as usize) < self.geometry.vocab)
+            && batch.positions.iter().all(|p| (*p as usize) < plan.context);
+        if !fits {
+            return Err(DeviceError::Unknown("the batch does not fit its plan".into()));
+        }
+        let slots = self.state.slots(batch.sequences, plan.context)?;
+        self.arena.reset("activations", plan.arena_bytes)?;
+        self.logits.reset("logits", 4 * plan.logit_rows * self.geometry.vocab)?;
+        self.tokens.reset("token ids", 4 * total)?;
+        self.tokens.write_u32(batch.tokens);
+        self.positions.reset("positions", 4 * total)?;
+        self.positions.write_u32(batch.positions);
+        self.slots.reset("the table of sequences", 4 * slots.len())?;
+        self.slots.write_u32(&slots);
+        for view in plan.launches.iter().flat_map(|l| &l.bindings) {
+            if let Buffer::Tensor(id) = view.buffer
+                && !self.tensors.contains_key(&id)
+            {
+                self.tensors.insert(id, Block::of("a tensor", self.source.bytes(id))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of each launch, before any of them runs.
+    fn compiled(&self, plan: &Plan) -> Result<Vec<Compiled>, DeviceError> {
+        let compiled = |launch: &Launch| {
+            let dispatch = launch.kernel.dispatch();
+            dispatch.and_then(|d| self.texts.get(d.text.name, self.options.activation)).ok_or_else(|| {
+                let (name, label) = (launch.kernel.name(), launch.label);
+                DeviceError::Failed(format!("the emulator has no text of kernel {name} ({label})"))
+            })
+        };
+        plan.launches.iter().map(compiled).collect()
+    }
+
+    fn launch(&mut self, plan: &Plan, index: usize, compiled: Compiled) -> Result<(), DeviceError> {
+        let launch = &plan.launches[index];
+        let Some(dispatch) = launch.kernel.dispatch() else { return Ok(()) };
+        let memory = Memory {
+            tensors: &self.tensors,
+            arena: &self.arena,
+            logits: &self.logits,
+            tokens: &self.tokens,
+            positions: &self.positions,
+            slots: &self.slots,
+            state: &self.state,
+        };
+        let operands = launch.kernel.operands();
+        let places = memory.operands(launch)?;
+        for (operand, place) in operands.iter().zip(&places) {
+            if operand.access == Access::Write && !operand.per_slot {
+                // SAFETY: inside of its buffer (`Memory::operands`), and no launch runs.
+                unsafe { place.start.write_bytes(POISON, place.bytes) };
+            }
+        }
+        let buffers = memory.buffers(dispatch.text, operands, &places)?;
+        // SAFETY: operands are bound by name to bytes that the plan gives them, which are inside of their buffers; that those
+        // are as many as the kernel touches is the plan's promise, held by its tests. `self` is borrowed until the end.
+        let ready = unsafe { ffi::Launch::new(compiled, &dispatch, buffers) };
+        let exclusive = Exclusive::new(compiled, &dispatch.constants, self.options.seed);
+        #[cfg(feature = "touch")]
+        return self.record(plan, index, &exclusive, &places, ready);
+        #[cfg(not(feature = "touch"))]
+        {
+            let _ = (&exclusive, &places as &[Place]);
+            self.workers.run(ready)
+        }
+    }
+
+    #[cfg(feature = "touch")]
+    fn record(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        exclusive: &Exclusive,
+        places: &[Place],
+        ready: ffi::Launch,
+    ) -> Result<(), DeviceError> {
+        let watched: Vec<(*const u8, usize)> =
+            places.iter().map(|p| (p.start.cast_const(), p.bytes)).collect();
+        let mut done = Ok(());
+        let bytes = ffi::touch::record(exclusive, &watched, || done = self.workers.run(ready));
+        let kernel = &plan.launches[index].kernel;
+        let declared = kernel.traffic(self.options.activation);
+        for ((operand, declared), (read, written)) in kernel.operands().iter().zip(declared).zip(bytes) {
+            let touched = Traffic { read, written };
+            self.touched.push(Touched { launch: index, operand: operand.name, declared, touched });
+        }
+        done
+    }
+
+    /// Whether a plan writes the recurrent states: of all layers, or of none.
+    fn moves_states(&self, plan: &Plan) -> Result<bool, DeviceError> {
+        let mut written = BTreeSet::new();
+        for (view, access) in plan.launches.iter().flat_map(Launch::accesses) {
+            match view.buffer {
+                Buffer::DeltaState { layer, .. } if access.writes() => written.insert((layer, false)),
+                Buffer::ConvState { layer, .. } if access.writes() => written.insert((layer, true)),
+                _ => false,
+            };
+        }
+        match written.len() {
+            0 => Ok(false),
+            n if n == 2 * self.state.delta_layers() => Ok(true),
+            n => Err(DeviceError::Failed(format!(
+                "the plan moves {n} recurrent states, and not those of all layers"
+            ))),
+        }
+    }
+}
+
+impl Device for EmuDevice {
+    fn describe(&self) -> String {
+        let (threads, activation) = (self.workers.threads(), self.options.activation.name());
+        let s = if threads == 1 { "" } else { "s" };
+        format!("emulated GPU, {activation} activations, {threads} thread{s}, seed {}", self.options.seed)
+    }
+
+    fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        self.state.open()
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        self.state.close(sequence);
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId, length: usize) -> Result<SnapshotId, DeviceError> {
+        self.state.snapshot(sequence, length)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        self.state.restore(snapshot)
+    }
+
+    fn discard(&mut self, snapshot: SnapshotId) {
+        self.state.discard(snapshot);
+    }
+
+    fn snapshot_bytes(&self, snapshot: SnapshotId) -> usize {
+        self.state.snapshot_bytes(snapshot)
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.state.bytes()
+    }
+
+    fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
+        self.state.reserve(rooms)
+    }
+
+    fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let compiled = self.compiled(plan)?;
+        let moves_states = self.moves_states(plan)?;
+        self.prepare(plan, batch)?;
+        #[cfg(feature = "touch")]
+        self.touched.clear();
+        for stage in &plan.stages {
+            let mut order: Vec<usize> = stage.clone().collect();
+            if self.options.seed != 0 {
+                (1..order.len()).for_each(|i| order.swap(i, self.random.below(i + 1)));
+            }
+            for index in order {
+                self.launch(plan, index, compiled[index])?;
+            }
+        }
+        #[cfg(feature = "touch")]
+        self.touched.sort_by_key(|t| t.launch);
+        if moves_states {
+            self.state.flip(batch.sequences)?;
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.logits.f32(row * self.geometry.vocab, self.geometry.vocab)
+    }
+
+    fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
+        self.state.read(sequence, part)
+    }
+}
