@@ -24,7 +24,6 @@ mod emu {
     #[cfg(feature = "touch")]
     pub use device::Touched;
     pub use device::{EmuDevice, EmuOptions};
-    pub use lily_kernels::Activation;
 }
 
 #[cfg(all(feature = "emu", target_os = "linux", target_arch = "x86_64"))]

@@ -10,9 +10,9 @@ use lily_kernels::norm::RmsNorm;
 use lily_kernels::random::Random;
 use lily_kernels::{Activation, PlainType, bf16_to_f32};
 use lily_model::device::{Batch, Device, TensorSource};
-use lily_model::plan::{Buffer, Launch, Phase, Plan, View, stages};
+use lily_model::plan::{Buffer, Launch, Phase, Plan, Profile, Tail, View, stages};
 use lily_model::testing::Spec;
-use lily_model::{DeviceError, TensorId};
+use lily_model::{DeviceError, Packing, TensorId};
 
 const ROWS: usize = 5;
 const WIDTH: usize = 96;
@@ -34,8 +34,19 @@ fn inputs() -> (Vec<f32>, Vec<f32>) {
 fn device(activation: Activation, threads: usize, seed: u32) -> EmuDevice {
     let (x, w) = inputs();
     let bytes = |values: &[f32]| [vec![0], PlainType::F32.encode(values)].concat();
-    let options = EmuOptions { activation, threads: Some(threads), seed, state_bytes: 1 << 20 };
-    EmuDevice::new(&Spec::tiny().geometry, Arc::new(Tensors(bytes(&x), bytes(&w))), &options).unwrap()
+    let options = EmuOptions {
+        profile: Profile::emulator().with_activation(activation),
+        threads: Some(threads),
+        seed,
+        state_bytes: 1 << 20,
+    };
+    EmuDevice::new(
+        &Spec::tiny().geometry,
+        Arc::new(Tensors(bytes(&x), bytes(&w))),
+        Packing::default(),
+        &options,
+    )
+    .unwrap()
 }
 
 fn view(buffer: Buffer, bytes: Range<usize>) -> View {
@@ -46,16 +57,18 @@ fn view(buffer: Buffer, bytes: Range<usize>) -> View {
 fn norm(rows: usize, x: View, out: View) -> Launch {
     let kernel = RmsNorm { rows, width: WIDTH, eps: 1e-6, weight: PlainType::F32 }.into();
     let w = view(Buffer::Tensor(TensorId(1)), 0..4 * WIDTH);
-    Launch { label: "norm", layer: None, kernel, bindings: vec![x, w, out] }
+    Launch { label: "norm", layer: None, kernel, bindings: vec![x, w, out], on_host: false }
 }
 
-fn plan(launches: Vec<Launch>, stages: Vec<Range<usize>>) -> Plan {
+fn plan(activation: Activation, launches: Vec<Launch>, stages: Vec<Range<usize>>) -> Plan {
     Plan {
         phase: Phase::Prefill,
+        activation,
         slots: 1,
         rows: 1,
         context: 64,
         logit_rows: ROWS,
+        tail: Tail::Logits,
         arena_bytes: 4 * ROWS * WIDTH,
         launches,
         stages,
@@ -80,7 +93,7 @@ fn tensor() -> View {
 
 fn in_order(launches: Vec<Launch>) -> Plan {
     let stages = stages(&launches);
-    plan(launches, stages)
+    plan(Activation::F32, launches, stages)
 }
 
 #[test]
@@ -91,7 +104,8 @@ fn a_launch_meets_its_reference_with_every_type_of_activations() {
         .reference(&wide(&x), &wide(&w));
     for activation in [Activation::F32, Activation::Bf16] {
         let out = view(Buffer::Logits, 0..activation.bytes() * ROWS * WIDTH);
-        let got = run(&mut device(activation, 2, 3), &in_order(vec![norm(ROWS, tensor(), out)])).unwrap();
+        let one = Plan { activation, ..in_order(vec![norm(ROWS, tensor(), out)]) };
+        let got = run(&mut device(activation, 2, 3), &one).unwrap();
         let got: Vec<f32> = match activation {
             Activation::F32 => got,
             _ => got
@@ -147,7 +161,7 @@ fn a_missing_barrier_shows() {
     let (arena, logits) = (view(Buffer::Arena, rows_of_4()), view(Buffer::Logits, rows_of_4()));
     let launches = vec![norm(ROWS, tensor(), arena.clone()), norm(ROWS, arena, logits)];
     let one_stage = std::iter::once(0..2).collect();
-    let broken = plan(launches, one_stage);
+    let broken = plan(Activation::F32, launches, one_stage);
     let finite =
         |seed| run(&mut device(Activation::F32, 1, seed), &broken).unwrap().iter().all(|v| v.is_finite());
     assert!(finite(0), "in the order of the plan it is right");
@@ -164,7 +178,7 @@ fn a_plan_that_cannot_run_is_refused() {
     let arena = |bytes| view(Buffer::Arena, bytes);
     let kernel = Group { rows: 1, experts: 4, top_k: 1 }; // of the CPU device alone
     let bindings = vec![arena(0..4), arena(64..84), arena(128..132), arena(192..200)];
-    let group = Launch { label: "group", layer: None, kernel: kernel.into(), bindings };
+    let group = Launch { label: "group", layer: None, kernel: kernel.into(), bindings, on_host: false };
     let text = failed(run(&mut device, &in_order(vec![group])));
     assert!(text.contains("Group"), "{text}");
     let past = arena(4..4 * ROWS * WIDTH + 4);

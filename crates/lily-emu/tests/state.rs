@@ -7,8 +7,9 @@ use lily_emu::{EmuDevice, EmuOptions};
 use lily_kernels::Activation;
 use lily_kernels::random::Random;
 use lily_model::device::{Device, Room, StatePart, TensorSource};
+use lily_model::plan::Profile;
 use lily_model::testing::Spec;
-use lily_model::{DeviceError, LayerKind, SequenceId, SnapshotId, TensorId};
+use lily_model::{DeviceError, LayerKind, Packing, SequenceId, SnapshotId, TensorId};
 
 /// Tokens of a page.
 const PAGE: usize = 64;
@@ -30,8 +31,13 @@ fn bytes(activation: Activation, states: usize, pages: usize) -> usize {
 /// A device whose states may take so many recurrent states and pages, and not a byte more.
 fn device(activation: Activation, states: usize, pages: usize) -> EmuDevice {
     let state_bytes = bytes(activation, states, pages);
-    let options = EmuOptions { activation, threads: Some(1), seed: 0, state_bytes };
-    EmuDevice::new(&Spec::tiny().geometry, Arc::new(Nothing), &options).unwrap()
+    let options = EmuOptions {
+        profile: Profile::emulator().with_activation(activation),
+        threads: Some(1),
+        seed: 0,
+        state_bytes,
+    };
+    EmuDevice::new(&Spec::tiny().geometry, Arc::new(Nothing), Packing::default(), &options).unwrap()
 }
 
 fn refused(result: Result<(), DeviceError>) -> (usize, usize) {

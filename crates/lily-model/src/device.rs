@@ -1,10 +1,6 @@
 //! What a device has to offer so that a [`crate::Runner`] can run plans on it.
 
-<<<<<<< HEAD
 use crate::plan::{Plan, Profile};
-use crate::{DeviceError, SequenceId, SnapshotId};
-=======
-use crate::plan::Plan;
 use crate::{DeviceError, Model, SequenceId, SnapshotId, TensorId};
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
@@ -18,7 +14,6 @@ impl TensorSource for Model {
         self.checkpoint.bytes(tensor)
     }
 }
->>>>>>> a455c0f (emulator: a device that runs whole plans through the kernels' texts; --device emu, --precision bf16)
 
 /// The rows of one run of a plan.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +98,10 @@ pub trait Device: Send {
 impl<D: Device + ?Sized> Device for Box<D> {
     fn describe(&self) -> String {
         (**self).describe()
+    }
+
+    fn profile(&self) -> &Profile {
+        (**self).profile()
     }
 
     fn open(&mut self) -> Result<SequenceId, DeviceError> {

@@ -61,7 +61,16 @@ impl Memory<'_> {
             Buffer::Logits => Some(self.logits),
             Buffer::Tokens => Some(self.tokens),
             Buffer::Positions => Some(self.positions),
-            Buffer::Keys { .. }
+            Buffer::Slots => Some(self.slots),
+            Buffer::NextTokens
+            | Buffer::NextPositions
+            | Buffer::NextSlots
+            | Buffer::Requests
+            | Buffer::Counts
+            | Buffer::Bias
+            | Buffer::Mask
+            | Buffer::Chosen
+            | Buffer::Keys { .. }
             | Buffer::Values { .. }
             | Buffer::DeltaState { .. }
             | Buffer::ConvState { .. } => None,

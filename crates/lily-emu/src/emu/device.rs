@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use lily_kernels::Access;
 #[cfg(feature = "touch")]
 use lily_kernels::Traffic;
 use lily_kernels::random::Random;
-use lily_kernels::{Access, Activation};
 use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
-use lily_model::plan::{Buffer, Launch, Plan};
-use lily_model::{DeviceError, Geometry, SequenceId, SnapshotId, TensorId};
+use lily_model::plan::{Buffer, Launch, Plan, Profile};
+use lily_model::{DeviceError, Geometry, Packing, SequenceId, SnapshotId, TensorId};
 
 use super::bind::{Memory, Place};
 use super::ffi::{self, Compiled, Exclusive, Texts};
@@ -18,10 +18,10 @@ use super::state::State;
 use super::workers::Workers;
 
 /// How an [`EmuDevice`] works.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EmuOptions {
-    /// What activations are stored as; plans must be made for it.
-    pub activation: Activation,
+    /// What plans are built by: the type of activations, mechanisms, thresholds.
+    pub profile: Profile,
     /// Host threads that share a launch; `None` takes one for each processor that this process may use. With the feature
     /// `touch` it is one.
     pub threads: Option<usize>,
@@ -48,6 +48,7 @@ pub struct Touched {
 /// Executes plans in the emulator.
 pub struct EmuDevice {
     source: Arc<dyn TensorSource>,
+    packing: Packing,
     geometry: Geometry,
     options: EmuOptions,
     texts: Texts,
@@ -66,10 +67,11 @@ pub struct EmuDevice {
 }
 
 impl EmuDevice {
-    /// A device for a model of this geometry.
+    /// A device for a model of this geometry, whose weights are packed so.
     pub fn new(
         geometry: &Geometry,
         source: Arc<dyn TensorSource>,
+        packing: Packing,
         options: &EmuOptions,
     ) -> Result<Self, DeviceError> {
         let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -77,6 +79,7 @@ impl EmuDevice {
         let empty = |what| Block::new(what, 0);
         Ok(EmuDevice {
             source,
+            packing,
             geometry: geometry.clone(),
             options: options.clone(),
             texts: Texts::new(),
@@ -88,7 +91,7 @@ impl EmuDevice {
             tokens: empty("token ids")?,
             positions: empty("positions")?,
             slots: empty("the table of sequences")?,
-            state: State::new(geometry, options.activation, options.state_bytes)?,
+            state: State::new(geometry, options.profile.activation, options.state_bytes)?,
             #[cfg(feature = "touch")]
             touched: Vec::new(),
         })
@@ -103,6 +106,12 @@ impl EmuDevice {
     /// Memory for a plan, poisoned, and what the batch brings.
     fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let total = plan.slots * plan.rows;
+        if plan.activation != self.options.profile.activation {
+            let (plan, device) = (plan.activation.name(), self.options.profile.activation.name());
+            return Err(DeviceError::Failed(format!(
+                "a plan of {plan} activations, on a device of {device}"
+            )));
+        }
         let fits = batch.sequences.len() == plan.slots
             && batch.tokens.len() == total
             && batch.positions.len() == total
@@ -124,7 +133,11 @@ impl EmuDevice {
             if let Buffer::Tensor(id) = view.buffer
                 && !self.tensors.contains_key(&id)
             {
-                self.tensors.insert(id, Block::of("a tensor", self.source.bytes(id))?);
+                let tensor = match self.packing.parts(id) {
+                    Some(parts) => parts.iter().flat_map(|part| self.source.bytes(*part)).copied().collect(),
+                    None => self.source.bytes(id).to_vec(),
+                };
+                self.tensors.insert(id, Block::of("a tensor", &tensor)?);
             }
         }
         Ok(())
@@ -134,10 +147,12 @@ impl EmuDevice {
     fn compiled(&self, plan: &Plan) -> Result<Vec<Compiled>, DeviceError> {
         let compiled = |launch: &Launch| {
             let dispatch = launch.kernel.dispatch();
-            dispatch.and_then(|d| self.texts.get(d.text.name, self.options.activation)).ok_or_else(|| {
-                let (name, label) = (launch.kernel.name(), launch.label);
-                DeviceError::Failed(format!("the emulator has no text of kernel {name} ({label})"))
-            })
+            dispatch.and_then(|d| self.texts.get(d.text.name, self.options.profile.activation)).ok_or_else(
+                || {
+                    let (name, label) = (launch.kernel.name(), launch.label);
+                    DeviceError::Failed(format!("the emulator has no text of kernel {name} ({label})"))
+                },
+            )
         };
         plan.launches.iter().map(compiled).collect()
     }
@@ -190,7 +205,7 @@ impl EmuDevice {
         let mut done = Ok(());
         let bytes = ffi::touch::record(exclusive, &watched, || done = self.workers.run(ready));
         let kernel = &plan.launches[index].kernel;
-        let declared = kernel.traffic(self.options.activation);
+        let declared = kernel.traffic(self.options.profile.activation);
         for ((operand, declared), (read, written)) in kernel.operands().iter().zip(declared).zip(bytes) {
             let touched = Traffic { read, written };
             self.touched.push(Touched { launch: index, operand: operand.name, declared, touched });
@@ -220,9 +235,13 @@ impl EmuDevice {
 
 impl Device for EmuDevice {
     fn describe(&self) -> String {
-        let (threads, activation) = (self.workers.threads(), self.options.activation.name());
+        let (threads, activation) = (self.workers.threads(), self.options.profile.activation.name());
         let s = if threads == 1 { "" } else { "s" };
         format!("emulated GPU, {activation} activations, {threads} thread{s}, seed {}", self.options.seed)
+    }
+
+    fn profile(&self) -> &Profile {
+        &self.options.profile
     }
 
     fn open(&mut self) -> Result<SequenceId, DeviceError> {

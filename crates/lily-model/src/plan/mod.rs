@@ -18,7 +18,8 @@ mod switches;
 
 use std::ops::Range;
 
-use lily_kernels::{Access, Activation, Kernel};
+pub use lily_kernels::Activation;
+use lily_kernels::{Access, Kernel};
 
 pub use build::{DecodeShape, PlanError, Tail, Target, decode, prefill};
 pub use cost::{Cost, LayerCost, PlanCost};

@@ -99,6 +99,7 @@ fn compute(
     let context = u32::try_from(tokens.len().max(2)).context("too many tokens")?;
     let budget = setup::Budget::for_model(
         model,
+        &setup::profile(&flags.model),
         chunk,
         Some(context.min(model.geometry.max_context as u32)),
         Some(0),

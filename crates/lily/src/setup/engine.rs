@@ -4,7 +4,8 @@ use anyhow::{Context, Result, bail, ensure};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_engine::{CutMarkers, EngineConfig, LocalEngine};
 use lily_model::device::Device;
-use lily_model::{Runner, RunnerOptions};
+use lily_model::plan::{Activation, Profile};
+use lily_model::{Runner, RunnerOptions, Weights};
 use lily_protocol::Limits;
 
 use super::memory::{Budget, readable};
@@ -35,6 +36,18 @@ pub(crate) struct Started {
     pub(crate) budget: Budget,
 }
 
+/// What plans are built by, for the device and the precision that the flags ask for.
+pub(crate) fn profile(flags: &ModelFlags) -> Profile {
+    let activation = match flags.precision {
+        Precision::Exact => Activation::F32,
+        Precision::Bf16 => Activation::Bf16,
+    };
+    match flags.device {
+        cli::Device::Auto | cli::Device::Cpu => Profile::cpu(),
+        cli::Device::Emu => Profile::emulator().with_activation(activation),
+    }
+}
+
 /// A model on the device that the flags ask for.
 pub(crate) fn runner(
     model: &std::sync::Arc<lily_model::Model>,
@@ -43,11 +56,11 @@ pub(crate) fn runner(
     state_bytes: usize,
 ) -> Result<Runner<Box<dyn Device>>> {
     check_threads(flags.threads.map(usize::from))?;
-    let device = match flags.device {
-        cli::Device::Auto | cli::Device::Cpu => cpu(model, flags, state_bytes)?,
+    let (weights, device) = match flags.device {
+        cli::Device::Auto | cli::Device::Cpu => (model.weights.clone(), cpu(model, flags, state_bytes)?),
         cli::Device::Emu => emulator(model, flags, state_bytes)?,
     };
-    Ok(Runner::new(model.geometry.clone(), model.weights.clone(), device, options))
+    Ok(Runner::new(model.geometry.clone(), weights, device, options))
 }
 
 fn cpu(
@@ -67,15 +80,12 @@ fn emulator(
     model: &std::sync::Arc<lily_model::Model>,
     flags: &ModelFlags,
     state_bytes: usize,
-) -> Result<Box<dyn Device>> {
-    let activation = match flags.precision {
-        Precision::Exact => lily_emu::Activation::F32,
-        Precision::Bf16 => lily_emu::Activation::Bf16,
-    };
+) -> Result<(Weights, Box<dyn Device>)> {
     let threads = flags.threads.map(usize::from);
-    let options = lily_emu::EmuOptions { activation, threads, seed: EMULATOR_SEED, state_bytes };
-    let device = lily_emu::EmuDevice::new(&model.geometry, model.clone(), &options);
-    Ok(Box::new(device.context("the emulator")?))
+    let options = lily_emu::EmuOptions { profile: profile(flags), threads, seed: EMULATOR_SEED, state_bytes };
+    let (weights, packing) = model.weights.packed();
+    let device = lily_emu::EmuDevice::new(&model.geometry, model.clone(), packing, &options);
+    Ok((weights, Box::new(device.context("the emulator")?)))
 }
 
 #[cfg(not(feature = "emu"))]
@@ -83,7 +93,7 @@ fn emulator(
     _model: &std::sync::Arc<lily_model::Model>,
     _flags: &ModelFlags,
     _state_bytes: usize,
-) -> Result<Box<dyn Device>> {
+) -> Result<(Weights, Box<dyn Device>)> {
     bail!(
         "--device emu is not in this build: build with `cargo build --features emu`, which takes x86-64 Linux and clang 19"
     )
@@ -112,7 +122,7 @@ pub(crate) fn start(
 ) -> Result<Started> {
     let model = &loaded.model;
     let cache = memory.cache_memory.map(|size| size.0);
-    let budget = Budget::for_model(model, PREFILL_CHUNK, memory.context, cache)?;
+    let budget = Budget::for_model(model, &profile(flags), PREFILL_CHUNK, memory.context, cache)?;
     let options =
         RunnerOptions { context: budget.context, max_chunk: PREFILL_CHUNK, max_decode_rows: DECODE_ROWS };
     let runner = runner(model, flags, options, budget.state)?;

@@ -40,15 +40,17 @@ impl Budget {
     /// Divides the machine's memory, or says what is missing.
     pub(crate) fn for_model(
         model: &Model,
+        profile: &Profile,
         chunk: usize,
         asked_context: Option<u32>,
         asked_cache: Option<usize>,
     ) -> Result<Budget> {
-        Budget::divide(model, chunk, asked_context, asked_cache, machine().0)
+        Budget::divide(model, profile, chunk, asked_context, asked_cache, machine().0)
     }
 
     fn divide(
         model: &Model,
+        profile: &Profile,
         chunk: usize,
         asked_context: Option<u32>,
         asked_cache: Option<usize>,
@@ -56,11 +58,11 @@ impl Budget {
     ) -> Result<Budget> {
         let g = &model.geometry;
         let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-        let scratch = scratch_bytes(model, chunk)?;
+        let scratch = scratch_bytes(model, profile, chunk)?;
         let reserve = (available / RESERVE_SHARE).max(LEAST_RESERVE);
         let fixed = weights.saturating_add(scratch).saturating_add(reserve);
         let left = available.saturating_sub(fixed);
-        let fits = tokens_in(g, left);
+        let fits = tokens_in(g, profile, left);
         let context = match asked_context.map(|c| c as usize) {
             Some(asked) if asked > g.max_context => {
                 bail!("--context is {asked}, and this model was made for at most {} tokens", g.max_context)
@@ -68,7 +70,7 @@ impl Budget {
             Some(asked) => asked,
             None => fits.min(g.max_context),
         };
-        let need = sequence_bytes(g, context.max(2));
+        let need = sequence_bytes(g, profile, context.max(2));
         if context < 2 || need > left {
             bail!(
                 "not enough memory: the weights take {}, working space {}, and {} tokens of context {}, of {} available \
@@ -101,21 +103,27 @@ impl Budget {
 }
 
 /// Activations of a prefill chunk, as its plan lays them out (whatever the context), and a row of logits.
-fn scratch_bytes(model: &Model, chunk: usize) -> Result<usize> {
-    let profile = Profile::cpu();
-    let target = Target { geometry: &model.geometry, weights: &model.weights, profile: &profile };
+fn scratch_bytes(model: &Model, profile: &Profile, chunk: usize) -> Result<usize> {
+    let packed = profile.is_gpu().then(|| model.weights.packed().0);
+    let weights = packed.as_ref().unwrap_or(&model.weights);
+    let target = Target { geometry: &model.geometry, weights, profile };
     let plan = plan::prefill(target, chunk, chunk, LogitRows::Last)?;
     Ok(plan.arena_bytes + 4 * model.geometry.vocab)
 }
 
 /// Bytes of a sequence of this many tokens: pages are whole, and one more may be shared with a snapshot.
-fn sequence_bytes(g: &Geometry, tokens: usize) -> usize {
-    g.recurrent_state_bytes() + (tokens + 128) * g.kv_bytes_per_token(4)
+fn sequence_bytes(g: &Geometry, profile: &Profile, tokens: usize) -> usize {
+    recurrent_bytes(g, profile) + (tokens + 128) * g.kv_bytes_per_token(profile.activation.bytes())
 }
 
-fn tokens_in(g: &Geometry, bytes: usize) -> usize {
-    let tokens = bytes.saturating_sub(g.recurrent_state_bytes()) / g.kv_bytes_per_token(4).max(1);
-    tokens.saturating_sub(128)
+/// On GPUs, a step writes a second state beside the one it reads.
+fn recurrent_bytes(g: &Geometry, profile: &Profile) -> usize {
+    g.recurrent_state_bytes() * if profile.is_gpu() { 2 } else { 1 }
+}
+
+fn tokens_in(g: &Geometry, profile: &Profile, bytes: usize) -> usize {
+    let left = bytes.saturating_sub(recurrent_bytes(g, profile));
+    (left / g.kv_bytes_per_token(profile.activation.bytes()).max(1)).saturating_sub(128)
 }
 
 /// A size as people write it.
@@ -138,23 +146,24 @@ mod tests {
     #[test]
     fn the_context_is_what_fits_and_a_refusal_says_what_would() {
         let model = model_in_memory(&Spec::tiny());
-        let g = &model.geometry;
-        let all = Budget::divide(&model, 512, None, None, 8 << 30).unwrap();
+        let (g, cpu) = (&model.geometry, Profile::cpu());
+        let all = Budget::divide(&model, &cpu, 512, None, None, 8 << 30).unwrap();
         assert_eq!((all.context, all.shortened), (g.max_context, false));
         assert!(all.cache > 0 && all.cache <= all.state);
 
-        let fixed = LEAST_RESERVE + scratch_bytes(&model, 512).unwrap();
-        let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, 100);
-        let some = Budget::divide(&model, 512, None, None, tight).unwrap();
+        let fixed = LEAST_RESERVE + scratch_bytes(&model, &cpu, 512).unwrap();
+        let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, &cpu, 100);
+        let some = Budget::divide(&model, &cpu, 512, None, None, tight).unwrap();
         assert_eq!((some.context, some.shortened), (100.min(g.max_context), g.max_context > 100));
-        let refused = Budget::divide(&model, 512, Some(101), None, tight).unwrap_err().to_string();
+        let refused = Budget::divide(&model, &cpu, 512, Some(101), None, tight).unwrap_err().to_string();
         assert!(refused.contains("--context 100 would fit"), "{refused}");
-        let refused = Budget::divide(&model, 512, None, None, 1000).unwrap_err().to_string();
+        let refused = Budget::divide(&model, &cpu, 512, None, None, 1000).unwrap_err().to_string();
         assert!(refused.contains("smaller model"), "{refused}");
-        let refused = Budget::divide(&model, 512, Some(50), Some(1 << 40), tight).unwrap_err().to_string();
+        let refused =
+            Budget::divide(&model, &cpu, 512, Some(50), Some(1 << 40), tight).unwrap_err().to_string();
         assert!(refused.contains("--cache-memory"), "{refused}");
         let too_long = u32::try_from(g.max_context + 1).unwrap();
-        assert!(Budget::divide(&model, 512, Some(too_long), None, 8 << 30).is_err());
+        assert!(Budget::divide(&model, &cpu, 512, Some(too_long), None, 8 << 30).is_err());
     }
 
     #[test]
