@@ -1,6 +1,9 @@
 // Runs the cases of the kernels' texts in the emulator, over units that the crate's example `kernel_cases` writes.
 //
-//   kernels FOLDER [SEED]    every case of FOLDER/cases.txt; SEED shuffles the threads of each threadgroup
+//   kernels FOLDER [SEED]    every case of FOLDER/cases.txt for which a kernel is linked; SEED shuffles the threads of each
+//                            threadgroup
+//
+// A program that holds all units must run every case: `kernels FOLDER SEED all` fails where a kernel is missing.
 //
 // cases.txt, one case:
 //   case NUMBER NAME / kernel TEXT ACTIVATION / constants N WORD... / grid X Y Z / threads X Y Z / memory N BYTES...
@@ -115,6 +118,7 @@ int main(int argc, char** argv) {
     if (argc < 2) { fprintf(stderr, "usage: kernels FOLDER [SEED]\n"); return 2; }
     const std::string folder = argv[1];
     if (argc > 2) emu::schedule_seed = unsigned(atoi(argv[2]));
+    const bool all = argc > 3;
     std::ifstream bin(folder + "/cases.bin", std::ios::binary), index(folder + "/cases.txt");
     const std::vector<char> blob{std::istreambuf_iterator<char>(bin), {}};
     std::string line;
@@ -136,6 +140,7 @@ int main(int argc, char** argv) {
             in >> b.init >> b.bytes >> b.check >> b.store >> b.want >> b.error >> b.count >> b.touch >> b.read >> b.written;
             c.buffers.push_back(b);
         } else if (word == "end") {
+            if (!all && !emu::find(c.kernel.c_str(), c.act.c_str())) continue;
             // Before the run: a fault that ends the process names its case.
             std::cout << c.act << ' ' << c.name << std::flush;
             const std::string wrong = run(c, blob);
