@@ -9,10 +9,9 @@ use std::sync::Arc;
 use lily_cpu::{CpuDevice, Isa};
 use lily_kernels::random::Random;
 use lily_model::device::StatePart;
-use lily_model::testing::{Spec, model_in_memory};
+use lily_model::testing::{Spec, model_in_memory, random_spec, random_tokens};
 use lily_model::{Forward, LayerKind, LogitRows, Model, Runner, SequenceId, SnapshotId};
 use proptest::prelude::*;
-use support::specs::{random_model, random_spec, random_tokens};
 use support::*;
 
 const THREADS: [usize; 4] = [1, 2, 3, 5];

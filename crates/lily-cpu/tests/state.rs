@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_kernels::random::Random;
-use lily_model::testing::{Spec, model_in_memory};
+use lily_model::testing::{Spec, model_in_memory, random_tokens};
 use lily_model::{DeviceError, Forward, LogitRows, Model, Runner, RunnerOptions, SequenceId, SnapshotId};
-use support::specs::random_tokens;
 
 /// Tokens of a page.
 const PAGE: usize = 64;

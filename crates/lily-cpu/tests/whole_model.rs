@@ -9,12 +9,11 @@ use std::sync::Arc;
 use lily_cpu::Isa;
 use lily_kernels::random::Random;
 use lily_model::device::StatePart;
-use lily_model::testing::{Spec, model_in_memory};
+use lily_model::testing::{Spec, model_in_memory, random_spec, random_tokens};
 use lily_model::{
     AttentionGeometry, DeltaGeometry, Format, Forward, Geometry, LayerKind, Model, MoeGeometry,
 };
 use support::reference::{Reference, reference};
-use support::specs::{random_spec, random_tokens};
 use support::*;
 
 /// Of the largest |logit|.

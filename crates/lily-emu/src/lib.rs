@@ -17,6 +17,7 @@ mod emu {
     mod bind;
     mod device;
     mod ffi;
+    mod hand_over;
     mod memory;
     mod state;
     mod workers;
@@ -24,6 +25,7 @@ mod emu {
     #[cfg(feature = "touch")]
     pub use device::Touched;
     pub use device::{EmuDevice, EmuOptions};
+    pub use hand_over::Choices;
 }
 
 #[cfg(all(feature = "emu", target_os = "linux", target_arch = "x86_64"))]

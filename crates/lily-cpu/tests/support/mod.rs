@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used)] // a test's own failures
 
 pub mod reference;
-pub mod specs;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lily_cpu::{CpuDevice, CpuOptions, Isa};
+use lily_model::testing::{model_in_memory, random_spec};
 use lily_model::{Forward, LogitRows, Model, Runner, RunnerOptions, SequenceId};
 
 pub fn repository() -> PathBuf {
@@ -17,6 +17,10 @@ pub fn repository() -> PathBuf {
 
 pub fn fixture(name: &str) -> Arc<Model> {
     Arc::new(Model::open(&repository().join("tests/fixtures").join(name)).unwrap())
+}
+
+pub fn random_model(seed: u64) -> Arc<Model> {
+    Arc::new(model_in_memory(&random_spec(seed)))
 }
 
 pub fn runner(model: &Arc<Model>, threads: usize, isa: Option<Isa>) -> Runner<CpuDevice> {

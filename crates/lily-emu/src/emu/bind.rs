@@ -6,6 +6,7 @@ use lily_kernels::{Element, Operand, SLOTS, Text};
 use lily_model::plan::{Buffer, Launch, View};
 use lily_model::{DeviceError, TensorId};
 
+use super::hand_over::Selection;
 use super::memory::{Block, Pool};
 use super::state::{Layer, State};
 
@@ -17,14 +18,44 @@ pub(crate) struct Place {
     pub(crate) bytes: usize,
 }
 
+/// The input of a step.
+pub(crate) struct Step {
+    pub(crate) tokens: Block,
+    pub(crate) positions: Block,
+    pub(crate) slots: Block,
+}
+
+impl Step {
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        let empty = |what| Block::new(what, 0);
+        Ok(Step {
+            tokens: empty("token ids")?,
+            positions: empty("positions")?,
+            slots: empty("the table of sequences")?,
+        })
+    }
+
+    pub(crate) fn fill(
+        &mut self,
+        tokens: &[u32],
+        positions: &[u32],
+        slots: &[u32],
+    ) -> Result<(), DeviceError> {
+        self.tokens = Block::of_u32("token ids", tokens)?;
+        self.positions = Block::of_u32("positions", positions)?;
+        self.slots = Block::of_u32("the table of sequences", slots)?;
+        Ok(())
+    }
+}
+
 /// What bindings are resolved against.
 pub(crate) struct Memory<'a> {
     pub(crate) tensors: &'a HashMap<TensorId, Block>,
     pub(crate) arena: &'a Block,
     pub(crate) logits: &'a Block,
-    pub(crate) tokens: &'a Block,
-    pub(crate) positions: &'a Block,
-    pub(crate) slots: &'a Block,
+    pub(crate) step: &'a Step,
+    pub(crate) next: &'a Step,
+    pub(crate) selection: &'a Selection,
     pub(crate) state: &'a State,
 }
 
@@ -59,18 +90,18 @@ impl Memory<'_> {
             Buffer::Tensor(id) => self.tensors.get(&id),
             Buffer::Arena => Some(self.arena),
             Buffer::Logits => Some(self.logits),
-            Buffer::Tokens => Some(self.tokens),
-            Buffer::Positions => Some(self.positions),
-            Buffer::Slots => Some(self.slots),
-            Buffer::NextTokens
-            | Buffer::NextPositions
-            | Buffer::NextSlots
-            | Buffer::Requests
-            | Buffer::Counts
-            | Buffer::Bias
-            | Buffer::Mask
-            | Buffer::Chosen
-            | Buffer::Keys { .. }
+            Buffer::Tokens => Some(&self.step.tokens),
+            Buffer::Positions => Some(&self.step.positions),
+            Buffer::Slots => Some(&self.step.slots),
+            Buffer::NextTokens => Some(&self.next.tokens),
+            Buffer::NextPositions => Some(&self.next.positions),
+            Buffer::NextSlots => Some(&self.next.slots),
+            Buffer::Requests => Some(&self.selection.requests),
+            Buffer::Counts => Some(&self.selection.counts),
+            Buffer::Bias => Some(&self.selection.bias),
+            Buffer::Mask => Some(&self.selection.mask),
+            Buffer::Chosen => Some(&self.selection.chosen),
+            Buffer::Keys { .. }
             | Buffer::Values { .. }
             | Buffer::DeltaState { .. }
             | Buffer::ConvState { .. } => None,
@@ -131,7 +162,8 @@ impl Memory<'_> {
             buffers[text.buffer(operand.name).ok_or_else(missing)?] = place.start;
         }
         if let Some(n) = text.buffer(SLOTS) {
-            buffers[n] = self.slots.at(&(0..self.slots.len()));
+            let slots = &self.step.slots;
+            buffers[n] = slots.at(&(0..slots.len()));
         }
         Ok(buffers)
     }

@@ -8,11 +8,12 @@ use lily_kernels::Access;
 use lily_kernels::Traffic;
 use lily_kernels::random::Random;
 use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
-use lily_model::plan::{Buffer, Launch, Plan, Profile};
+use lily_model::plan::{Buffer, Launch, Plan, Profile, Tail};
 use lily_model::{DeviceError, Geometry, Packing, SequenceId, SnapshotId, TensorId};
 
-use super::bind::{Memory, Place};
+use super::bind::{Memory, Place, Step};
 use super::ffi::{self, Compiled, Exclusive, Texts};
+use super::hand_over::{Choices, Selection};
 use super::memory::{Block, POISON};
 use super::state::State;
 use super::workers::Workers;
@@ -49,21 +50,27 @@ pub struct Touched {
 pub struct EmuDevice {
     source: Arc<dyn TensorSource>,
     packing: Packing,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     options: EmuOptions,
-    texts: Texts,
+    compiled: Texts,
     workers: Workers,
     random: Random,
     /// Copies of the tensors that plans have used: at the alignment of a GPU's buffers, which files do not have.
     tensors: HashMap<TensorId, Block>,
     arena: Block,
     logits: Block,
-    tokens: Block,
-    positions: Block,
-    slots: Block,
-    state: State,
+    /// The input of the step that runs, and of the one that it hands tokens to.
+    pub(super) steps: [Step; 2],
+    pub(super) selection: Selection,
+    pub(super) state: State,
     #[cfg(feature = "touch")]
     touched: Vec<Touched>,
+}
+
+/// Of each launch its text, and whether the plan writes recurrent states.
+pub(super) struct Ready {
+    texts: Vec<Compiled>,
+    pub(super) moves_states: bool,
 }
 
 impl EmuDevice {
@@ -82,15 +89,14 @@ impl EmuDevice {
             packing,
             geometry: geometry.clone(),
             options: options.clone(),
-            texts: Texts::new(),
+            compiled: Texts::new(),
             workers: Workers::new(threads)?,
             random: Random::new(u64::from(options.seed)),
             tensors: HashMap::new(),
             arena: empty("activations")?,
             logits: empty("logits")?,
-            tokens: empty("token ids")?,
-            positions: empty("positions")?,
-            slots: empty("the table of sequences")?,
+            steps: [Step::new()?, Step::new()?],
+            selection: Selection::new(&Choices::default())?,
             state: State::new(geometry, options.profile.activation, options.state_bytes)?,
             #[cfg(feature = "touch")]
             touched: Vec::new(),
@@ -104,7 +110,7 @@ impl EmuDevice {
     }
 
     /// Memory for a plan, poisoned, and what the batch brings.
-    fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
+    pub(super) fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let total = plan.slots * plan.rows;
         if plan.activation != self.options.profile.activation {
             let (plan, device) = (plan.activation.name(), self.options.profile.activation.name());
@@ -121,14 +127,7 @@ impl EmuDevice {
             return Err(DeviceError::Unknown("the batch does not fit its plan".into()));
         }
         let slots = self.state.slots(batch.sequences, plan.context)?;
-        self.arena.reset("activations", plan.arena_bytes)?;
-        self.logits.reset("logits", 4 * plan.logit_rows * self.geometry.vocab)?;
-        self.tokens.reset("token ids", 4 * total)?;
-        self.tokens.write_u32(batch.tokens);
-        self.positions.reset("positions", 4 * total)?;
-        self.positions.write_u32(batch.positions);
-        self.slots.reset("the table of sequences", 4 * slots.len())?;
-        self.slots.write_u32(&slots);
+        self.steps[0].fill(batch.tokens, batch.positions, &slots)?;
         for view in plan.launches.iter().flat_map(|l| &l.bindings) {
             if let Buffer::Tensor(id) = view.buffer
                 && !self.tensors.contains_key(&id)
@@ -143,11 +142,35 @@ impl EmuDevice {
         Ok(())
     }
 
-    /// The text of each launch, before any of them runs.
-    fn compiled(&self, plan: &Plan) -> Result<Vec<Compiled>, DeviceError> {
+    /// What can be found out before any launch runs.
+    pub(super) fn ready(&self, plan: &Plan) -> Result<Ready, DeviceError> {
+        Ok(Ready { texts: self.texts(plan)?, moves_states: self.moves_states(plan)? })
+    }
+
+    /// Runs every launch over poisoned memory.
+    pub(super) fn run_stages(&mut self, plan: &Plan, ready: &Ready) -> Result<(), DeviceError> {
+        self.arena.reset("activations", plan.arena_bytes)?;
+        self.logits.reset("logits", 4 * plan.logit_rows * self.geometry.vocab)?;
+        #[cfg(feature = "touch")]
+        self.touched.clear();
+        for stage in &plan.stages {
+            let mut order: Vec<usize> = stage.clone().collect();
+            if self.options.seed != 0 {
+                (1..order.len()).for_each(|i| order.swap(i, self.random.below(i + 1)));
+            }
+            for index in order {
+                self.launch(plan, index, ready.texts[index])?;
+            }
+        }
+        #[cfg(feature = "touch")]
+        self.touched.sort_by_key(|t| t.launch);
+        Ok(())
+    }
+
+    fn texts(&self, plan: &Plan) -> Result<Vec<Compiled>, DeviceError> {
         let compiled = |launch: &Launch| {
             let dispatch = launch.kernel.dispatch();
-            dispatch.and_then(|d| self.texts.get(d.text.name, self.options.profile.activation)).ok_or_else(
+            dispatch.and_then(|d| self.compiled.get(d.text.name, self.options.profile.activation)).ok_or_else(
                 || {
                     let (name, label) = (launch.kernel.name(), launch.label);
                     DeviceError::Failed(format!("the emulator has no text of kernel {name} ({label})"))
@@ -164,9 +187,9 @@ impl EmuDevice {
             tensors: &self.tensors,
             arena: &self.arena,
             logits: &self.logits,
-            tokens: &self.tokens,
-            positions: &self.positions,
-            slots: &self.slots,
+            step: &self.steps[0],
+            next: &self.steps[1],
+            selection: &self.selection,
             state: &self.state,
         };
         let operands = launch.kernel.operands();
@@ -277,24 +300,14 @@ impl Device for EmuDevice {
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let compiled = self.compiled(plan)?;
-        let moves_states = self.moves_states(plan)?;
-        self.prepare(plan, batch)?;
-        #[cfg(feature = "touch")]
-        self.touched.clear();
-        for stage in &plan.stages {
-            let mut order: Vec<usize> = stage.clone().collect();
-            if self.options.seed != 0 {
-                (1..order.len()).for_each(|i| order.swap(i, self.random.below(i + 1)));
-            }
-            for index in order {
-                self.launch(plan, index, compiled[index])?;
-            }
+        if plan.tail != Tail::Logits {
+            return Err(DeviceError::Unknown("a plan that chooses tokens runs by `hand_over`".into()));
         }
-        #[cfg(feature = "touch")]
-        self.touched.sort_by_key(|t| t.launch);
-        if moves_states {
-            self.state.flip(batch.sequences)?;
+        let ready = self.ready(plan)?;
+        self.prepare(plan, batch)?;
+        self.run_stages(plan, &ready)?;
+        if ready.moves_states {
+            batch.sequences.iter().try_for_each(|id| self.state.flip(*id))?;
         }
         Ok(())
     }

@@ -95,6 +95,18 @@ impl Block {
         }
     }
 
+    /// A block of words.
+    pub(crate) fn of_u32(what: &'static str, words: &[u32]) -> Result<Self, DeviceError> {
+        let mut block = Block::new(what, 4 * words.len())?;
+        block.write_u32(words);
+        Ok(block)
+    }
+
+    /// Words from the start of the block on.
+    pub(crate) fn read_u32(&self, words: usize) -> Vec<u32> {
+        self.bytes(0..4 * words).as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
+    }
+
     /// Floats from byte `4 * start` on.
     pub(crate) fn f32(&self, start: usize, len: usize) -> &[f32] {
         let bytes = self.bytes(4 * start..4 * (start + len));

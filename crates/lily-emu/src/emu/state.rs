@@ -317,11 +317,9 @@ impl State {
         Ok(words)
     }
 
-    /// After a run that wrote the recurrent states.
-    pub(crate) fn flip(&mut self, sequences: &[SequenceId]) -> Result<(), DeviceError> {
-        for id in sequences {
-            self.sequence_mut(*id)?.places.reverse();
-        }
+    /// The other place holds the recurrent state from now on: after a run that wrote it, or to take such a run back.
+    pub(crate) fn flip(&mut self, id: SequenceId) -> Result<(), DeviceError> {
+        self.sequence_mut(id)?.places.reverse();
         Ok(())
     }
 

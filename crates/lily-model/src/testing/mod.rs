@@ -6,6 +6,7 @@
 
 mod files;
 mod random;
+mod specs;
 mod tensors;
 
 use std::{fs, io, path::Path};
@@ -18,6 +19,7 @@ pub(crate) use files::Draft;
 pub(crate) use files::{header, safetensors};
 #[cfg(test)]
 pub(crate) use random::Random;
+pub use specs::{random_spec, random_tokens};
 use tensors::Contents;
 pub(crate) use tensors::DraftTensor;
 

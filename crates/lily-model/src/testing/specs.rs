@@ -1,12 +1,11 @@
 //! Random models of unusual sizes and quantizations.
 
-use std::sync::Arc;
+use lily_kernels::QuantFormat;
+use lily_kernels::random::Random;
 
-use lily_kernels::{QuantFormat, random::Random};
-use lily_model::testing::{Spec, model_in_memory};
-use lily_model::{AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, Model, MoeGeometry};
-
-use LayerKind::{Attention, Delta};
+use super::Spec;
+use crate::LayerKind::{Attention, Delta};
+use crate::{AttentionGeometry, DeltaGeometry, Format, Geometry, Model, MoeGeometry};
 
 fn one_of<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len())]
@@ -113,10 +112,6 @@ fn mixed_formats(spec: &Spec, random: &mut Random) -> Vec<(String, Format)> {
         ("shared_expert.down_proj", moe.shared_width),
     ];
     inputs.into_iter().map(|(path, inputs)| (path.to_owned(), format_for(random, inputs))).collect()
-}
-
-pub fn random_model(seed: u64) -> Arc<Model> {
-    Arc::new(model_in_memory(&random_spec(seed)))
 }
 
 /// Token ids of a model.

@@ -1,0 +1,66 @@
+//! Every mechanism turned off alone, and all at once: still the oracle's logits.
+#![allow(clippy::unwrap_used)] // failures of a test
+
+mod support;
+
+use lily_kernels::Activation;
+use lily_model::Forward;
+use lily_model::plan::{GatedNormPlace, Profile, Switch, Switches};
+use support::*;
+
+/// Prompts up to this long: both sides of a page, and blocks of attention by lowered thresholds.
+const LONGEST: usize = 65;
+
+/// Profiles that take other kernels than the emulator's own: a mechanism off, or a threshold elsewhere.
+fn profiles() -> Vec<(String, Profile)> {
+    let all = Profile::emulator();
+    let mut profiles: Vec<(String, Profile)> =
+        Switch::ALL.iter().map(|s| (format!("without {}", s.name()), all.clone().without(*s))).collect();
+    let mut other = |name: &str, profile: Profile| profiles.push((name.to_owned(), profile));
+    other("without any", all.clone().with_switches(Switches::NONE));
+    // shorter blocks than any real device has, so that short prompts have several
+    let blocks = Profile { block_attention_above: 0, attention_block: 64, ..all.clone() };
+    other("blocks", blocks.clone());
+    for switch in [Switch::FuseQkPrep, Switch::CoalescedKv, Switch::GqaPack] {
+        other(&format!("blocks without {}", switch.name()), blocks.clone().without(switch));
+    }
+    let prologue = Profile { gated_norm: GatedNormPlace::Prologue, ..all.clone() };
+    other("the gated norm in the projection", prologue);
+    for rows in [16, 32] {
+        other(&format!("tiles of {rows} rows"), Profile { tile_rows: rows, ..all.clone() });
+    }
+    for pack in [1, 2, 8] {
+        other(&format!("{pack} query heads in a pack"), Profile { gqa_pack: pack, ..all.clone() });
+    }
+    profiles
+}
+
+/// Half of a prompt in chunks that end nowhere in particular, half in steps.
+fn feed(golden: &Golden) -> Feed {
+    Feed { chunk: 23, decode_from: golden.tokens.len() / 2 }
+}
+
+fn exact_of(model_name: &str) {
+    let model = fixture(model_name);
+    for (name, profile) in profiles() {
+        let profile = profile.with_activation(Activation::F32);
+        let mut worst = 0.0f32;
+        for golden in Golden::short(model_name, LONGEST) {
+            let mut runner = runner(&model, &profile, 1);
+            let sequence = runner.open().unwrap();
+            let rows = all_logits(&mut runner, sequence, &golden.tokens, feed(&golden));
+            worst = worst.max(check_exact(&golden, &rows, &name));
+        }
+        println!("{model_name} {name}: {worst:.1e}");
+    }
+}
+
+#[test]
+fn nano_in_f32() {
+    exact_of("nano");
+}
+
+#[test]
+fn micro_in_f32() {
+    exact_of("micro");
+}
