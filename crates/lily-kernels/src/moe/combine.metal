@@ -3,6 +3,7 @@
 #include <metal_stdlib>
 #include "portable.h"
 #include "activation.h"
+#include "gates.h"
 using namespace metal;
 
 FUNCTION_CONSTANT(bool, WEIGHTED, 0);
@@ -20,7 +21,7 @@ kernel void combine(device const ACT* expert_out [[buffer(0)]],
                     uint2 threads [[threads_per_threadgroup]]) {
     const uint row = group.y, i = group.x * threads.x + thread_index;
     const ulong first = ulong(row) * p.top_k;
-    const float share = 1.0f / (1.0f + precise::exp(-shared_gate[row]));
+    const float share = sigmoid(shared_gate[row]);
     if (p.width % 4 == 0) {
         const uint width = p.width / 4;
         if (i >= width) return;

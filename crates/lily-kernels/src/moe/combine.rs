@@ -89,7 +89,7 @@ impl Contract for Combine {
 /// How far off x may be, relative to the sum of the terms' absolute values: roundings of `terms` sums and products one after
 /// the other, and the shared expert's gate.
 #[cfg(feature = "testing")]
-fn sum_error(b: crate::testing::Bounds, top_k: usize) -> f64 {
+pub(super) fn sum_error(b: crate::testing::Bounds, top_k: usize) -> f64 {
     b.sum(top_k + 2, 1) + b.function() + 2.0 * b.f32()
 }
 

@@ -1,10 +1,12 @@
 //! Norm, choice of experts and the experts' first half, for few rows.
 
+use super::MOST_CHOSEN;
 use super::expert::ExpertSwiglu;
 use super::route::Route;
+use crate::bindings::routed_swiglu;
 use crate::norm::normed;
 use crate::quant::Quantized;
-use crate::{Activation, Contract, Operand, PlainType, QuantFormat, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, QuantFormat, Traffic};
 
 /// For each pair p = (row, slot), of the expert e that [`Route`] puts into this slot: with `n = RMSNorm(x_row) * norm`,
 /// `out[p] = SiLU(gate_e n) * (up_e n)`. One to four rows.
@@ -16,7 +18,7 @@ pub struct RoutedSwiglu {
     pub rows: usize,
     /// Experts.
     pub experts: usize,
-    /// Experts each row uses.
+    /// Experts each row uses: at most [`MOST_CHOSEN`].
     pub top_k: usize,
     /// Rows of each expert's matrices.
     pub outputs: usize,
@@ -112,5 +114,84 @@ impl Contract for RoutedSwiglu {
     fn flops(&self) -> u64 {
         let norm = 4 * self.rows * self.inputs;
         (norm + 4 * self.rows * self.top_k * self.outputs * self.inputs) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        if self.top_k > MOST_CHOSEN {
+            return None;
+        }
+        let constants = routed_swiglu::Constants {
+            gate_bits: self.gate.bits as u32,
+            gate_group: self.gate.group as u32,
+            up_bits: self.up.bits as u32,
+            up_group: self.up.group as u32,
+            norm_is_f32: self.norm == PlainType::F32,
+        };
+        let params = routed_swiglu::Params {
+            experts: self.experts as u32,
+            top_k: self.top_k as u32,
+            outputs: self.outputs as u32,
+            inputs: self.inputs as u32,
+            eps: self.eps,
+        };
+        let simdgroups = self.outputs.div_ceil(4).min(4);
+        let grid = [self.outputs.div_ceil(4 * simdgroups), self.rows * self.top_k, 1];
+        let (constants, params) = (constants.words(), params.words());
+        Some(Dispatch::new(&routed_swiglu::TEXT, constants, params, grid, [32 * simdgroups, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for RoutedSwiglu {
+    /// Every format, true widths, more experts than a lane holds.
+    fn gpu_cases() -> Vec<Self> {
+        let mut cases = RoutedSwiglu::cases();
+        let case = |rows, experts, top_k, outputs, inputs, (bits, group)| {
+            let format = QuantFormat { bits, group };
+            let (eps, norm, gate, up) = (1e-6, PlainType::Bf16, format, format);
+            RoutedSwiglu { rows, experts, top_k, outputs, inputs, eps, norm, gate, up }
+        };
+        for bits in QuantFormat::BITS {
+            for group in QuantFormat::GROUPS {
+                cases.push(case(1 + bits % 4, 7, 2, 6, 384, (bits, group)));
+            }
+        }
+        cases.push(case(2, 8, 4, 20, 2048, (4, 64)));
+        cases.push(case(1, 300, 10, 2, 64, (4, 64)));
+        cases.push(case(4, 32, 8, 16, 128, (8, 64)));
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Choice, choose, gated_error, logits_for, most_experts, product, with_matrix};
+        use crate::quant::Method;
+        use crate::testing::{Bounds, CaseBuilder, Matrix, magnitude, plain, wide};
+        let b = Bounds::new(activation);
+        let RoutedSwiglu { rows, experts, top_k, outputs, inputs, .. } = *self;
+        let x = random.values(rows * inputs, 2.0);
+        let (norm, norm_values) = plain(random, self.norm, inputs, 1.0, 0.5);
+        let ids = choose(random, rows, experts, top_k, Choice::of(rows, experts, top_k));
+        let logits = logits_for(random, experts, top_k, &ids);
+        let gate = Matrix::random(random, experts * outputs, inputs, self.gate);
+        let up = Matrix::random(random, experts * outputs, inputs, self.up);
+        let want = self.reference(&wide(&x), &norm_values, &wide(&logits), gate.tensors(), up.tensors());
+        let n = self.normed(&wide(&x), &norm_values);
+        let mut error = Vec::with_capacity(want.len());
+        for (p, id) in ids.iter().enumerate() {
+            let n = &n[p / top_k * inputs..][..inputs];
+            for o in 0..outputs {
+                let row = *id as usize * outputs + o;
+                // x times the norm's weight is rounded before the product, the norm's factor and its product after it.
+                let of = |matrix: &Matrix| {
+                    let (value, error) = product(b, matrix, Method::Rows, row, n);
+                    let factor = 0.5 * b.sum(inputs, 32) + b.function() + 3.0 * b.f32();
+                    (value, error + 2.0 * b.f32() * magnitude(n, matrix.terms(row)) + value.abs() * factor)
+                };
+                error.push(b.store(want[p * outputs + o], gated_error(b, of(&gate), of(&up))));
+            }
+        }
+        let builder = CaseBuilder::new(*self, activation).input(&x).tensor(&norm).input(&logits);
+        let builder = with_matrix(with_matrix(builder, &gate), &up).output(want, error);
+        if most_experts(&ids, experts) { builder } else { builder.touches_less() }.build()
     }
 }

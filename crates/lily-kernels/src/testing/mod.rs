@@ -309,6 +309,12 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::moe::Route>(&mut all);
     of::<crate::moe::Combine>(&mut all);
     of::<crate::moe::GroupTiles>(&mut all);
+    of::<crate::moe::GroupedSwiglu>(&mut all);
+    of::<crate::moe::GroupedMatmul>(&mut all);
+    of::<crate::moe::GroupedDense>(&mut all);
+    of::<crate::moe::RoutedSwiglu>(&mut all);
+    of::<crate::moe::RoutedMatmul>(&mut all);
+    of::<crate::moe::DownCombine>(&mut all);
     all
 }
 
