@@ -141,11 +141,6 @@ impl crate::testing::GpuCases for GroupTiles {
             .output_ids(&tiles)
             .build()
     }
-
-    /// It knows no activations.
-    fn takes(&self, activation: Activation) -> bool {
-        activation == Activation::F32
-    }
 }
 
 #[cfg(test)]
