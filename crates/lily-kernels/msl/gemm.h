@@ -56,22 +56,33 @@ struct GemmQuant {
             UNROLL
             for (uint i = 0; i < 16; ++i) q[i] = fma(q[i], scale * quant_factor(row.bits, i), bias);
             UNROLL
-            for (uint i = 0; i < 16; i += 4)
-                *(threadgroup vec<ACT, 4>*)(to + upper * 16 + i) = VEC(ACT, 4, ACT(q[i]), ACT(q[i + 1]), ACT(q[i + 2]), ACT(q[i + 3]));
+            for (uint i = 0; i < 16; i += 4) act_stage4(to + upper * 16 + i, q[i], q[i + 1], q[i + 2], q[i + 3]);
         }
+    }
+};
+/// Four activations on their way from a buffer to threadgroup memory.
+struct GemmPiece {
+    ulong bits[sizeof(ACT) / 2];
+    void load(device const ACT* p) {
+        UNROLL
+        for (uint i = 0; i < sizeof(ACT) / 2; ++i) bits[i] = ((device const ulong*)p)[i];
+    }
+    void store(threadgroup ACT* p) {
+        UNROLL
+        for (uint i = 0; i < sizeof(ACT) / 2; ++i) ((threadgroup ulong*)p)[i] = bits[i];
     }
 };
 /// A row of weights of ACT.
 struct GemmPlain {
     device const ACT* row;
-    vec<ACT, 4> values[8];
+    GemmPiece pieces[8];
     void fetch(uint k) {
         UNROLL
-        for (uint i = 0; i < 8; ++i) values[i] = *(device const vec<ACT, 4>*)(row + k + 4 * i);
+        for (uint i = 0; i < 8; ++i) pieces[i].load(row + k + 4 * i);
     }
     void put(threadgroup ACT* to) {
         UNROLL
-        for (uint i = 0; i < 8; ++i) *(threadgroup vec<ACT, 4>*)(to + 4 * i) = values[i];
+        for (uint i = 0; i < 8; ++i) pieces[i].store(to + 4 * i);
     }
 };
 
@@ -104,20 +115,21 @@ inline void gemm(thread TileC* sums, threadgroup uint4* memory, thread A& a, thr
     }
     UNROLL
     for (uint h = 0; h < H; ++h) tile_zero(sums[h]);
-    vec<ACT, 4> next[4];
+    // Rows that are not there stay 0.
+    GemmPiece next[4] = {};
     w.fetch(0);
     UNROLL
-    for (uint i = 0; i < 4; ++i) next[i] = from[i] ? *(device const vec<ACT, 4>*)from[i] : VEC(ACT, 4, ACT(0.0f));
+    for (uint i = 0; i < 4; ++i) if (from[i]) next[i].load(from[i]);
     uint buffer = 0;
     for (uint k = 0; k < cols; k += GEMM_STEP) {
         w.put(weights + thread_index * GEMM_LD);
         UNROLL
-        for (uint i = 0; i < 4; ++i) if (to[i]) *(threadgroup vec<ACT, 4>*)(to[i] + buffer) = next[i];
+        for (uint i = 0; i < 4; ++i) if (to[i]) next[i].store(to[i] + buffer);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (k + GEMM_STEP < cols) {
             w.fetch(k + GEMM_STEP);
             UNROLL
-            for (uint i = 0; i < 4; ++i) if (from[i]) next[i] = *(device const vec<ACT, 4>*)(from[i] + k + GEMM_STEP);
+            for (uint i = 0; i < 4; ++i) if (from[i]) next[i].load(from[i] + k + GEMM_STEP);
         }
         if (busy) {
             UNROLL

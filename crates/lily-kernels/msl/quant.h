@@ -124,3 +124,12 @@ inline void quant_unpack32(thread float* q, thread const uint* w, uint bits, uin
         for (uint i = 0; i < 16; ++i) q[i] = quant_value(w, bits, upper * 16 + i, 32);
     }
 }
+/// 16 weights of a row from input k, a multiple of 16.
+inline void quant_run16(thread float* v, thread const QuantRow& row, uint k) {
+    uint words[6];
+    quant_load16(words, row, k);
+    quant_unpack16(v, words, row.bits);
+    const float scale = float(row.scales[k / row.group]), bias = float(row.biases[k / row.group]);
+    UNROLL
+    for (uint i = 0; i < 16; ++i) v[i] = fma(v[i], scale * quant_factor(row.bits, i), bias);
+}

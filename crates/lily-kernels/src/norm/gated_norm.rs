@@ -1,8 +1,9 @@
 //! The norm and gate after Gated DeltaNet.
 
 use super::normed;
+use crate::bindings::gated_norm;
 use crate::quant::silu;
-use crate::{Activation, Contract, Operand, PlainType, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
 
 /// `out[r, h] = RMSNorm(y[r, h]; w) * SiLU(z[r, h]): the norm comes before the gate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,5 +56,34 @@ impl Contract for GatedNorm {
 
     fn flops(&self) -> u64 {
         8 * (self.rows * self.heads * self.width) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let constants = gated_norm::Constants { weight_is_f32: self.weight == PlainType::F32 };
+        let heads = self.rows * self.heads;
+        let params = gated_norm::Params { heads: heads as u32, width: self.width as u32, eps: self.eps };
+        let grid = [heads.div_ceil(4), 1, 1];
+        Some(Dispatch::new(&gated_norm::TEXT, constants.words(), params.words(), grid, [128, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for GatedNorm {
+    fn gpu_cases() -> Vec<Self> {
+        GatedNorm::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder, plain, wide};
+        let b = Bounds::new(activation);
+        let builder = CaseBuilder::new(*self, activation);
+        let len = self.rows * self.heads * self.width;
+        let y = builder.rounded(&random.values(len, 0.5));
+        let z = builder.rounded(&random.values(len, 3.0));
+        let (w, w_values) = plain(random, self.weight, self.width, 1.0, 0.5);
+        let want = self.reference(&wide(&y), &wide(&z), &w_values);
+        let relative = b.norm(self.width) + 3.0 * b.f32() + b.silu();
+        let error = want.iter().map(|v| b.store(*v, v.abs() * relative)).collect();
+        builder.input(&y).input(&z).tensor(&w).output(want, error).build()
     }
 }

@@ -1,6 +1,7 @@
 //! A quantized matrix written out, for products that dequantize in a launch of their own.
 
-use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
+use crate::bindings::dequantize;
+use crate::{Activation, Contract, Dispatch, Operand, QuantFormat, Traffic};
 
 /// `out[o, i] = scale * q[o, i] + bias`; on GPUs only.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +28,7 @@ impl Dequantize {
         let mut cases = Vec::new();
         for bits in QuantFormat::BITS {
             for group in QuantFormat::GROUPS {
-                cases.push(Dequantize { rows: 5, cols: 3 * group, format: QuantFormat { bits, group } });
+                cases.push(Dequantize { rows: 37, cols: 3 * group, format: QuantFormat { bits, group } });
             }
         }
         cases
@@ -50,5 +51,30 @@ impl Contract for Dequantize {
 
     fn flops(&self) -> u64 {
         2 * (self.rows * self.cols) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let constants =
+            dequantize::Constants { bits: self.format.bits as u32, group: self.format.group as u32 };
+        let params = dequantize::Params { rows: self.rows as u32, cols: self.cols as u32 };
+        let grid = [(self.rows * self.cols / 16).div_ceil(256), 1, 1];
+        Some(Dispatch::new(&dequantize::TEXT, constants.words(), params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Dequantize {
+    fn gpu_cases() -> Vec<Self> {
+        Dequantize::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder};
+        let b = Bounds::new(activation);
+        let q = random.quantized(self.rows, self.cols, self.format);
+        let want = self.reference(&q.weight, &q.scales, &q.biases);
+        let error = want.iter().map(|v| b.store(*v, v.abs() * b.f32())).collect();
+        let builder = CaseBuilder::new(*self, activation);
+        builder.tensor(&q.weight).tensor(&q.scales).tensor(&q.biases).output(want, error).build()
     }
 }

@@ -1,6 +1,7 @@
 //! Rows of the embedding.
 
-use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
+use crate::bindings::embed;
+use crate::{Activation, Contract, Dispatch, Operand, QuantFormat, Traffic};
 
 /// `out[r] = dequantized row tokens[r]`.
 ///
@@ -59,5 +60,36 @@ impl Contract for Embed {
 
     fn flops(&self) -> u64 {
         2 * (self.rows * self.width) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let constants = embed::Constants { bits: self.format.bits as u32, group: self.format.group as u32 };
+        let params = embed::Params { width: self.width as u32 };
+        let threads = (self.width / 16).next_multiple_of(32).min(256);
+        let (grid, threads) = ([self.rows, 1, 1], [threads, 1, 1]);
+        Some(Dispatch::new(&embed::TEXT, constants.words(), params.words(), grid, threads))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Embed {
+    fn gpu_cases() -> Vec<Self> {
+        let mut cases = Embed::cases();
+        // More than a run for each thread.
+        cases.push(Embed { rows: 2, vocab: 7, width: 4352, format: QuantFormat { bits: 4, group: 64 } });
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder};
+        let q = random.quantized(self.vocab, self.width, self.format);
+        // All different, so that every row counts.
+        let first = random.below(self.vocab);
+        let tokens: Vec<u32> = (0..self.rows).map(|r| ((first + 3 * r) % self.vocab) as u32).collect();
+        let want = self.reference(&tokens, &q.weight, &q.scales, &q.biases);
+        // The product is exact, the sum is rounded.
+        let error = want.iter().map(|v| v.abs() * Bounds::new(activation).f32()).collect();
+        let builder = CaseBuilder::new(*self, activation).ids(&tokens);
+        builder.tensor(&q.weight).tensor(&q.scales).tensor(&q.biases).output(want, error).build()
     }
 }

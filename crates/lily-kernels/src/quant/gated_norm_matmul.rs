@@ -1,13 +1,15 @@
 //! The norm and gate after Gated DeltaNet, and the product behind them, in one launch.
 
-use super::{Matmul, Method, Output, Parts};
+use super::launch::Rows;
+use super::{Matmul, Method, Output, Parts, Quantized};
+use crate::bindings::gated_norm_matmul;
 use crate::norm::GatedNorm;
-use crate::{Activation, Contract, Operand, PlainType, QuantFormat, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, QuantFormat, Traffic};
 
 /// `out[r, o] += sum over i of g[r, i] * w[o, i]` with `g[r, h] = RMSNorm(y[r, h]; norm) * SiLU(z[r, h])` for each head h, of
 /// at most [`Method::MOST_ROWS`] rows; on GPUs only.
 ///
-/// Every threadgroup computes the norms of its rows again.
+/// Every threadgroup computes the norms of its rows again. At most 256 heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedNormMatmul {
     /// Rows.
@@ -45,7 +47,7 @@ impl GatedNormMatmul {
         for (bits, group) in [(4, 64), (8, 64), (5, 32)] {
             let format = QuantFormat { bits, group };
             for (rows, outputs, heads, width, eps) in
-                [(1, 64, 4, 128, 1e-6), (2, 19, 2, 64, 0.2), (3, 8, 32, 16, 1e-6), (4, 33, 4, 128, 1e-6)]
+                [(1, 64, 4, 128, 1e-6), (2, 19, 2, 64, 0.2), (3, 8, 32, 18, 1e-6), (4, 33, 4, 128, 1e-6)]
             {
                 let norm = if rows == 2 { PlainType::F32 } else { PlainType::Bf16 };
                 cases.push(GatedNormMatmul { rows, outputs, heads, width, eps, norm, format });
@@ -57,6 +59,18 @@ impl GatedNormMatmul {
     /// Columns of the matrix.
     pub fn inputs(&self) -> usize {
         self.heads * self.width
+    }
+
+    /// The definition, in f64; `out` is what was there before.
+    pub fn reference(
+        &self,
+        y: &[f64],
+        z: &[f64],
+        norm: &[f64],
+        (weight, scales, biases): Quantized<'_>,
+        out: &[f64],
+    ) -> Vec<f64> {
+        self.product().reference(&self.normed().reference(y, z, norm), weight, scales, biases, out)
     }
 
     /// The norm alone.
@@ -83,5 +97,62 @@ impl Contract for GatedNormMatmul {
 
     fn flops(&self) -> u64 {
         self.normed().flops() + self.product().flops()
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        assert!(self.rows <= Method::MOST_ROWS && self.heads <= 256, "{self:?}");
+        // Eight simdgroups share the norms.
+        let shape = Rows { simdgroups: 8, ..Rows::of(self.outputs, 1) };
+        let constants = gated_norm_matmul::Constants {
+            bits: self.format.bits as u32,
+            group: self.format.group as u32,
+            rows: self.rows as u32,
+            outputs: shape.outputs as u32,
+            norm_is_f32: self.norm == PlainType::F32,
+        };
+        let params = gated_norm_matmul::Params {
+            outputs: self.outputs as u32,
+            heads: self.heads as u32,
+            width: self.width as u32,
+            eps: self.eps,
+        };
+        let grid = [shape.grid(self.outputs), 1, 1];
+        let (constants, params) = (constants.words(), params.words());
+        Some(Dispatch::new(&gated_norm_matmul::TEXT, constants, params, grid, shape.threads()))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for GatedNormMatmul {
+    fn gpu_cases() -> Vec<Self> {
+        GatedNormMatmul::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::Product;
+        use crate::testing::{Bounds, CaseBuilder, Matrix, magnitude, plain, wide};
+        let b = Bounds::new(activation);
+        let builder = CaseBuilder::new(*self, activation);
+        let y = builder.rounded(&random.values(self.rows * self.inputs(), 0.5));
+        let z = builder.rounded(&random.values(self.rows * self.inputs(), 3.0));
+        let (norm, norm_values) = plain(random, self.norm, self.width, 1.0, 0.5);
+        let matrix = Matrix::random(random, self.outputs, self.inputs(), self.format);
+        let product = Product::new(Output::Add, activation, self.rows * self.outputs, random);
+        let (wide_y, wide_z) = (wide(&y), wide(&z));
+        let want = self.reference(&wide_y, &wide_z, &norm_values, matrix.tensors(), &product.before());
+        let mut product = product.want(want);
+        // Of each gated value, before the product.
+        let relative = b.norm(self.width) + 3.0 * b.f32() + b.silu();
+        for (r, x) in
+            self.normed().reference(&wide_y, &wide_z, &norm_values).chunks(self.inputs()).enumerate()
+        {
+            for o in 0..self.outputs {
+                let error = matrix.error(b, Method::Rows, o, x) + relative * magnitude(x, matrix.terms(o));
+                product.error(r * self.outputs + o, error);
+            }
+        }
+        let (weight, scales, biases) = matrix.tensors();
+        let builder = builder.input(&y).input(&z).tensor(&norm);
+        product.finish(builder.tensor(weight).tensor(scales).tensor(biases)).build()
     }
 }

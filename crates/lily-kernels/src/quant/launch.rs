@@ -15,11 +15,13 @@ pub(crate) struct Rows {
 impl Rows {
     /// For a product with `streams` matrices of `outputs` rows each, at most 4 rows of them to a simdgroup.
     pub(crate) fn of(outputs: usize, streams: usize) -> Self {
-        let most = 4 / streams;
-        // A GPU of 132 multiprocessors has room for some thousand simdgroups.
-        let fitting = (outputs * streams / 1024).clamp(1, 4);
-        let outputs = if fitting >= 4 { 4 } else { fitting.min(2) };
-        Rows { outputs: outputs.min(most), simdgroups: 2 }
+        // A thousand simdgroups at least, where there are as many outputs.
+        let most = match outputs * streams {
+            ..2048 => 1,
+            2048..4096 => 2,
+            _ => 4,
+        };
+        Rows { outputs: most.min(4 / streams), simdgroups: 2 }
     }
 
     /// Threadgroups for so many outputs.

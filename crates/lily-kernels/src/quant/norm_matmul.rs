@@ -1,8 +1,10 @@
 //! A norm and the product behind it, in one launch.
 
-use super::{Matmul, Method, Output, Parts};
+use super::launch::{Rows, output_kind, part_words};
+use super::{Matmul, Method, Output, Parts, Quantized};
+use crate::bindings::norm_matmul;
 use crate::norm::RmsNorm;
-use crate::{Activation, Contract, Operand, PlainType, QuantFormat, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, QuantFormat, Traffic};
 
 /// `out[r, o] = sum over i of RMSNorm(x[r])[i] * w[o, i]`, stored or added as `out` says, of at most [`Method::MOST_ROWS`]
 /// rows; on GPUs only.
@@ -60,6 +62,17 @@ impl NormMatmul {
         self.parts.total()
     }
 
+    /// The definition, in f64; `out` is what was there before.
+    pub fn reference(
+        &self,
+        x: &[f64],
+        norm: &[f64],
+        (weight, scales, biases): Quantized<'_>,
+        out: &[f64],
+    ) -> Vec<f64> {
+        self.product().reference(&self.normed().reference(x, norm), weight, scales, biases, out)
+    }
+
     /// The norm alone.
     pub(crate) fn normed(&self) -> RmsNorm {
         RmsNorm { rows: self.rows, width: self.inputs, eps: self.eps, weight: self.norm }
@@ -82,5 +95,51 @@ impl Contract for NormMatmul {
 
     fn flops(&self) -> u64 {
         self.normed().flops() + self.product().flops()
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        assert!(self.rows <= Method::MOST_ROWS, "{self:?}");
+        let shape = Rows::of(self.outputs(), 1);
+        let [outputs, width0, width1, width2] = part_words(self.parts);
+        let constants = norm_matmul::Constants {
+            bits: self.format.bits as u32,
+            group: self.format.group as u32,
+            rows: self.rows as u32,
+            outputs: shape.outputs as u32,
+            out: output_kind(self.out),
+            norm_is_f32: self.norm == PlainType::F32,
+        };
+        let (inputs, eps) = (self.inputs as u32, self.eps);
+        let params = norm_matmul::Params { inputs, outputs, width0, width1, width2, eps };
+        let grid = [shape.grid(self.outputs()), 1, 1];
+        Some(Dispatch::new(&norm_matmul::TEXT, constants.words(), params.words(), grid, shape.threads()))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for NormMatmul {
+    fn gpu_cases() -> Vec<Self> {
+        NormMatmul::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Product, normed_product_error};
+        use crate::testing::{Bounds, CaseBuilder, Matrix, plain, wide};
+        let b = Bounds::new(activation);
+        let x = random.values(self.rows * self.inputs, 2.0);
+        let (norm, norm_values) = plain(random, self.norm, self.inputs, 1.0, 0.5);
+        let matrix = Matrix::random(random, self.outputs(), self.inputs, self.format);
+        let product = Product::new(self.out, activation, self.rows * self.outputs(), random);
+        let want = self.reference(&wide(&x), &norm_values, matrix.tensors(), &product.before());
+        let mut product = product.want(want);
+        let normed = self.normed().reference(&wide(&x), &norm_values);
+        for (r, x) in normed.chunks(self.inputs).enumerate() {
+            for o in 0..self.outputs() {
+                product.error(self.parts.place(self.rows, r, o), normed_product_error(b, &matrix, o, x));
+            }
+        }
+        let (weight, scales, biases) = matrix.tensors();
+        let builder = CaseBuilder::new(*self, activation).input(&x).tensor(&norm);
+        product.finish(builder.tensor(weight).tensor(scales).tensor(biases)).build()
     }
 }

@@ -1,7 +1,8 @@
 //! SwiGLU's own step, apart from the products before it.
 
 use super::silu;
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::silu_mul;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// `out[i] = SiLU(gate[i]) * up[i]`; on GPUs only.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,5 +35,30 @@ impl Contract for SiluMul {
 
     fn flops(&self) -> u64 {
         5 * self.len as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let params = silu_mul::Params { len: self.len as u32 };
+        let grid = [self.len.div_ceil(4 * 256), 1, 1];
+        Some(Dispatch::new(&silu_mul::TEXT, Vec::new(), params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for SiluMul {
+    fn gpu_cases() -> Vec<Self> {
+        SiluMul::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder, wide};
+        let b = Bounds::new(activation);
+        let builder = CaseBuilder::new(*self, activation);
+        // Some gates closed and some open altogether.
+        let gate = builder.rounded(&random.values(self.len, 20.0));
+        let up = builder.rounded(&random.values(self.len, 2.0));
+        let want = self.reference(&wide(&gate), &wide(&up));
+        let error = want.iter().map(|v| b.store(*v, v.abs() * b.silu())).collect();
+        builder.input(&gate).input(&up).output(want, error).build()
     }
 }

@@ -1,7 +1,9 @@
 //! The first half of a gated feed-forward block.
 
 use super::Method;
-use crate::{Activation, Contract, Operand, QuantFormat, Traffic};
+use super::launch::{Rows, Tiles};
+use crate::bindings::{swiglu_rows, swiglu_tiles};
+use crate::{Activation, Contract, Dispatch, Operand, QuantFormat, Traffic};
 
 /// `out[r, o] = SiLU(gate_o . x_r) * (up_o . x_r)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,5 +90,94 @@ impl Contract for Swiglu {
 
     fn flops(&self) -> u64 {
         4 * (self.rows * self.outputs * self.inputs) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let (rows, inputs, outputs) = (self.rows as u32, self.inputs as u32, self.outputs as u32);
+        let (gate_bits, gate_group) = (self.gate.bits as u32, self.gate.group as u32);
+        let (up_bits, up_group) = (self.up.bits as u32, self.up.group as u32);
+        Some(match self.method {
+            Method::Rows => {
+                assert!(self.rows <= Method::MOST_ROWS, "{self:?}");
+                let shape = Rows::of(self.outputs, 2);
+                let constants = swiglu_rows::Constants {
+                    gate_bits,
+                    gate_group,
+                    up_bits,
+                    up_group,
+                    rows,
+                    outputs: shape.outputs as u32,
+                };
+                let params = swiglu_rows::Params { inputs, outputs };
+                let grid = [shape.grid(self.outputs), 1, 1];
+                let (constants, params) = (constants.words(), params.words());
+                Dispatch::new(&swiglu_rows::TEXT, constants, params, grid, shape.threads())
+            }
+            Method::Tiles => {
+                let shape = Tiles::of(self.rows, self.outputs, 16);
+                let height = shape.height as u32;
+                let constants = swiglu_tiles::Constants { gate_bits, gate_group, up_bits, up_group, height };
+                let params = swiglu_tiles::Params { rows, inputs, outputs };
+                let grid = shape.grid(self.rows, self.outputs);
+                let (constants, params) = (constants.words(), params.words());
+                Dispatch::new(&swiglu_tiles::TEXT, constants, params, grid, shape.threads())
+            }
+        })
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Swiglu {
+    /// Equal and unequal formats; rows and outputs on both sides of what a simdgroup and a tile take.
+    fn gpu_cases() -> Vec<Self> {
+        let f = |bits, group| QuantFormat { bits, group };
+        let formats =
+            [(f(4, 64), f(4, 64)), (f(4, 32), f(8, 64)), (f(8, 128), f(3, 32)), (f(2, 64), f(5, 128))];
+        let mut cases = Vec::new();
+        for (i, (gate, up)) in formats.into_iter().enumerate() {
+            let case = |rows, outputs, inputs, method| Swiglu { rows, outputs, inputs, gate, up, method };
+            cases.push(case(1 + i, 13, 640, Method::Rows));
+            cases.push(case(4 - i, 9, 128, Method::Rows));
+            cases.push(case([5, 20, 40, 70][i], 37, 128 * (1 + i % 2), Method::Tiles));
+        }
+        let (gate, up) = formats[0];
+        let case = |rows, outputs, inputs, method| Swiglu { rows, outputs, inputs, gate, up, method };
+        cases.push(case(3, 512, 2048, Method::Rows));
+        cases.push(case(4, 1, 64, Method::Rows));
+        cases.push(case(2, 1023, 64, Method::Rows));
+        cases.push(case(3, 1025, 64, Method::Rows));
+        for (rows, outputs) in
+            [(1, 1), (16, 16), (17, 17), (32, 64), (33, 65), (64, 128), (65, 130), (7, 2090)]
+        {
+            cases.push(case(rows, outputs, 64, Method::Tiles));
+        }
+        cases.push(case(100, 2080, 64, Method::Tiles));
+        cases
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::swiglu;
+        use crate::testing::{Bounds, CaseBuilder, Matrix, wide};
+        let b = Bounds::new(activation);
+        let builder = CaseBuilder::new(*self, activation);
+        // Some gates closed and some open altogether.
+        let x = builder.rounded(&random.values(self.rows * self.inputs, 4.0));
+        let gate = Matrix::random(random, self.outputs, self.inputs, self.gate);
+        let up = Matrix::random(random, self.outputs, self.inputs, self.up);
+        let (mut want, mut error) = (Vec::new(), Vec::new());
+        for x in wide(&x).chunks(self.inputs) {
+            for o in 0..self.outputs {
+                let product = |m: &Matrix| (m.product(o, x), m.error(b, self.method, o, x));
+                let (value, off) = swiglu(b, product(&gate), product(&up));
+                want.push(value);
+                error.push(off);
+            }
+        }
+        let mut builder = builder.input(&x);
+        for matrix in [gate, up] {
+            let (weight, scales, biases) = matrix.tensors();
+            builder = builder.tensor(weight).tensor(scales).tensor(biases);
+        }
+        builder.output(want, error).build()
     }
 }

@@ -1,8 +1,8 @@
 //! What the cases of this family share.
 
-use super::Output;
+use super::{Method, Output, silu};
 use crate::random::Random;
-use crate::testing::{Bounds, CaseBuilder, Store, wide};
+use crate::testing::{Bounds, CaseBuilder, Matrix, Store, magnitude, wide};
 use crate::{Activation, Element};
 
 /// The last operand of a product: what is there before, and what must be there after.
@@ -52,4 +52,21 @@ impl Product {
             Output::Add => builder.update_as(Store::F32, &self.before, self.want, self.error),
         }
     }
+}
+
+/// How far off the product of a normed row `x` with row `o` may be where the norm's factor is applied to the sum.
+pub(super) fn normed_product_error(b: Bounds, matrix: &Matrix, o: usize, x: &[f64]) -> f64 {
+    // x * weight is rounded before the product, the factor and the product with it after.
+    let factor = b.norm(x.len()) + 2.0 * b.f32();
+    let rounded = b.f32() * magnitude(x, matrix.terms(o));
+    matrix.error(b, Method::Rows, o, x) + rounded + factor * matrix.product(o, x).abs()
+}
+
+/// SiLU(gate) * up and how far off it may be, stored, from two products and their errors.
+pub(super) fn swiglu(b: Bounds, gate: (f64, f64), up: (f64, f64)) -> (f64, f64) {
+    // SiLU is nowhere steeper than 1.1.
+    let (open, error) = (silu(gate.0), 1.1 * gate.1);
+    let value = open * up.0;
+    let products = error * up.0.abs() + open.abs() * up.1 + error * up.1;
+    (value, b.store(value, products + (value.abs() + products) * b.silu()))
 }

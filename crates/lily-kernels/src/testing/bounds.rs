@@ -54,6 +54,17 @@ impl Bounds {
         }
     }
 
+    /// Of SiLU of an exact value times another, relative: the exponential, a sum, a quotient, a product.
+    pub fn silu(self) -> f64 {
+        self.function() + 4.0 * U
+    }
+
+    /// Of the factor of an RMSNorm of `width` values that a simdgroup sums, relative: half of the sum's error through the
+    /// root, then the root itself.
+    pub fn norm(self, width: usize) -> f64 {
+        0.5 * self.sum(width, 32) + self.function()
+    }
+
     /// Half of the smallest step of the type of activations, which values near 0 are rounded to.
     pub fn least(self) -> f64 {
         if self.activation == Activation::F16 { 1.0 / (1u64 << 25) as f64 } else { 0.0 }

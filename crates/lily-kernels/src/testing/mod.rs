@@ -305,7 +305,15 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::delta::DeltaStep>(&mut all);
     of::<crate::delta::DeltaStream>(&mut all);
     of::<crate::norm::RmsNorm>(&mut all);
+    of::<crate::norm::GatedNorm>(&mut all);
+    of::<crate::quant::Embed>(&mut all);
     of::<crate::quant::Matmul>(&mut all);
+    of::<crate::quant::Swiglu>(&mut all);
+    of::<crate::quant::NormMatmul>(&mut all);
+    of::<crate::quant::GatedNormMatmul>(&mut all);
+    of::<crate::quant::NormSwiglu>(&mut all);
+    of::<crate::quant::SiluMul>(&mut all);
+    of::<crate::quant::Dequantize>(&mut all);
     of::<crate::moe::Route>(&mut all);
     of::<crate::moe::Combine>(&mut all);
     of::<crate::moe::GroupTiles>(&mut all);
