@@ -65,7 +65,9 @@ impl Contract for Dequantize {
 #[cfg(feature = "testing")]
 impl crate::testing::GpuCases for Dequantize {
     fn gpu_cases() -> Vec<Self> {
-        Dequantize::cases()
+        let case =
+            |(bits, group)| Dequantize { rows: 37, cols: 3 * group, format: QuantFormat { bits, group } };
+        super::testing::FORMATS.map(case).to_vec()
     }
 
     fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {

@@ -74,7 +74,15 @@ impl Contract for Embed {
 #[cfg(feature = "testing")]
 impl crate::testing::GpuCases for Embed {
     fn gpu_cases() -> Vec<Self> {
-        let mut cases = Embed::cases();
+        let case = |(bits, group)| {
+            [1, 5].map(|rows| Embed {
+                rows,
+                vocab: 19,
+                width: 3 * group,
+                format: QuantFormat { bits, group },
+            })
+        };
+        let mut cases: Vec<Self> = super::testing::FORMATS.into_iter().flat_map(case).collect();
         // More than a run for each thread.
         cases.push(Embed { rows: 2, vocab: 7, width: 4352, format: QuantFormat { bits: 4, group: 64 } });
         cases

@@ -221,23 +221,6 @@ impl Contract for Matmul {
     }
 }
 
-/// Every number of bits; every group with those that have fast paths.
-#[cfg(feature = "testing")]
-const FORMATS: [(usize, usize); 12] = [
-    (2, 64),
-    (3, 32),
-    (3, 128),
-    (4, 32),
-    (4, 64),
-    (4, 128),
-    (5, 64),
-    (6, 32),
-    (6, 128),
-    (8, 32),
-    (8, 64),
-    (8, 128),
-];
-
 #[cfg(feature = "testing")]
 impl Matmul {
     /// [`Method::Rows`]: every format; 1 to 4 rows; parts; inputs that fill no step of 512 and several; outputs on both sides of
@@ -253,7 +236,7 @@ impl Matmul {
         };
         let kinds = [Output::Activation, Output::F32, Output::Add];
         let mut cases = Vec::new();
-        for (i, format) in FORMATS.into_iter().enumerate() {
+        for (i, format) in super::testing::FORMATS.into_iter().enumerate() {
             cases.push(case(1 + i % 4, &[7], 3 * format.1, format, kinds[i % 3]));
             cases.push(case(1 + i % 4, &[3, 2], 640, format, kinds[i % 3]));
         }
@@ -284,7 +267,7 @@ impl Matmul {
         };
         let kinds = [Output::Activation, Output::F32, Output::Add];
         let mut cases = Vec::new();
-        for (i, format) in FORMATS.into_iter().enumerate() {
+        for (i, format) in super::testing::FORMATS.into_iter().enumerate() {
             cases.push(case([3, 19, 40][i % 3], &[37], format.1 * (1 + i % 2), format, kinds[i % 3]));
         }
         for (i, (rows, widths)) in [

@@ -5,6 +5,22 @@ use crate::random::Random;
 use crate::testing::{Bounds, CaseBuilder, Matrix, Store, magnitude, wide};
 use crate::{Activation, Element};
 
+/// Every number of bits; every group with those that have fast paths.
+pub(super) const FORMATS: [(usize, usize); 12] = [
+    (2, 64),
+    (3, 32),
+    (3, 128),
+    (4, 32),
+    (4, 64),
+    (4, 128),
+    (5, 64),
+    (6, 32),
+    (6, 128),
+    (8, 32),
+    (8, 64),
+    (8, 128),
+];
+
 /// The last operand of a product: what is there before, and what must be there after.
 pub(super) struct Product {
     out: Output,
