@@ -1,8 +1,10 @@
 //! Causal softmax attention with an output gate.
 
 use super::AttentionShape;
+use super::rows::{Packs, score_scale};
+use crate::bindings::attend_rows;
 use crate::quant::sigmoid;
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// How a GPU attends. The CPU device has one way for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,5 +109,92 @@ impl Contract for Attend {
 
     fn flops(&self) -> u64 {
         self.shape.attention_flops()
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let s = &self.shape;
+        match self.method {
+            AttendMethod::Flash => None,
+            AttendMethod::Rows(options) => {
+                let packs = Packs::new(s, options)?;
+                let constants = attend_rows::Constants {
+                    width: s.head_dim as u32,
+                    pack: packs.pack as u32,
+                    coalesced: options.coalesced,
+                };
+                let params = attend_rows::Params {
+                    rows: s.rows as u32,
+                    kv_heads: s.kv_heads as u32,
+                    packs: packs.packs as u32,
+                    scale: score_scale(s.head_dim),
+                };
+                let grid = [s.rows * packs.packs, s.kv_heads, s.slots];
+                let threads = [packs.threads, 1, 1];
+                Some(Dispatch::new(&attend_rows::TEXT, constants.words(), params.words(), grid, threads))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for Attend {
+    fn gpu_cases() -> Vec<Self> {
+        let case = |slots, rows, query_heads, kv_heads, head_dim, context, pack, coalesced| Attend {
+            shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
+            method: AttendMethod::Rows(RowsOptions { pack, coalesced }),
+        };
+        vec![
+            // Every number of heads that a simdgroup takes, with heads left over and in two groups; fewer keys than parts,
+            // ragged steps, several pages; widths of whole vectors, of a vector and a rest, and of less than one.
+            case(1, 1, 16, 2, 256, 1, 8, true),
+            case(1, 1, 16, 2, 256, 131, 8, true),
+            case(1, 1, 16, 2, 256, 63, 4, true),
+            case(1, 1, 16, 2, 256, 64, 2, true),
+            case(1, 1, 16, 2, 256, 200, 1, true),
+            case(3, 1, 4, 2, 64, 150, 2, true),
+            case(1, 4, 6, 2, 40, 70, 3, true),
+            case(2, 3, 9, 1, 33, 129, 9, true),
+            case(1, 2, 7, 1, 27, 300, 7, true),
+            case(2, 2, 10, 2, 5, 66, 5, true),
+            case(1, 1, 6, 1, 128, 77, 6, true),
+            case(1, 1, 1, 1, 8, 513, 1, true),
+            case(1, 1, 16, 2, 256, 131, 8, false),
+            case(1, 2, 16, 2, 256, 300, 1, false),
+            case(3, 1, 4, 2, 64, 150, 2, false),
+            case(2, 3, 9, 1, 33, 129, 9, false),
+            case(2, 2, 10, 2, 5, 66, 5, false),
+        ]
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Caches, Slack, finished, head_sums, positions};
+        use crate::testing::{Bounds, CaseBuilder, wide};
+        let (b, s, d) = (Bounds::new(activation), &self.shape, self.shape.head_dim);
+        let slack = Slack { bounds: b, lanes: 32, tile: self.method == AttendMethod::Flash, q: 0.0 };
+        let builder = CaseBuilder::new(*self, activation);
+        // Every third case has scores that leave one key alone.
+        let scale = if random.below(3) == 0 { 20.0 } else { 1.5 };
+        let q = builder.rounded(&random.values(s.queries(), scale));
+        let qg = builder.rounded(&random.values(2 * s.queries(), 3.0));
+        let positions = positions(s, random);
+        let seen = |row: usize| positions[row] as usize + 1;
+        let tokens: Vec<usize> = (0..s.slots).map(|slot| seen((slot + 1) * s.rows - 1)).collect();
+        let caches = Caches::new(s, &tokens, &tokens, activation, random);
+        let (mut want, mut error) = (Vec::new(), Vec::new());
+        for (i, q) in wide(&q).chunks(d).enumerate() {
+            let (row, head) = (i / s.query_heads, i % s.query_heads);
+            let (slot, len) = (row / s.rows, seen(row) * s.kv_heads * d);
+            let kv = head / (s.query_heads / s.kv_heads);
+            let (keys, values) = (&caches.keys[slot][..len], &caches.values[slot][..len]);
+            let sums = head_sums(s, slack, q, kv, keys, values, |_| 0.0);
+            let gate = wide(&qg[(2 * i + 1) * d..][..d]);
+            for (value, bound) in finished(b, &sums, &gate) {
+                want.push(value);
+                error.push(bound);
+            }
+        }
+        let builder = builder.input(&q).input(&qg).ids(&positions).output(want, error);
+        let builder = builder.input(&caches.key_pool).input(&caches.value_pool).slots(&caches.pool.slots());
+        if s.slots > 1 { builder.touches_less().build() } else { builder.build() }
     }
 }

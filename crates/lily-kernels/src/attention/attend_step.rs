@@ -1,7 +1,10 @@
 //! The attention of a decode step in one launch.
 
+use super::rows::{Packs, score_scale};
 use super::{AttentionPrep, RowsOptions};
-use crate::{Activation, Contract, Operand, Traffic};
+use super::{MOST_STEP_ROWS, ratio};
+use crate::bindings::attend_step;
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
 
 /// [`AttentionPrep`] and [`super::Attend`] in one.
 ///
@@ -41,7 +44,6 @@ impl AttendStep {
 /// Shapes of decode steps.
 pub(super) fn step_shapes() -> Vec<(AttentionPrep, RowsOptions)> {
     use super::AttentionShape;
-    use crate::PlainType;
     let case = |slots, rows, query_heads, kv_heads, head_dim, rotary_dim, context, pack| {
         let prep = AttentionPrep {
             shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
@@ -53,7 +55,17 @@ pub(super) fn step_shapes() -> Vec<(AttentionPrep, RowsOptions)> {
         };
         (prep, RowsOptions { pack, coalesced: true })
     };
-    vec![case(1, 1, 16, 2, 256, 64, 200, 8), case(2, 3, 6, 2, 40, 20, 150, 1), case(1, 4, 3, 1, 33, 2, 4, 3)]
+    vec![
+        case(1, 1, 16, 2, 256, 64, 200, 8),
+        case(1, 4, 16, 2, 256, 64, 131, 8),
+        case(1, 1, 16, 2, 256, 64, 1, 4),
+        case(1, 1, 8, 1, 256, 64, 70, 2),
+        case(1, 2, 8, 1, 256, 64, 66, 1),
+        case(2, 3, 6, 2, 40, 20, 150, 1),
+        case(1, 4, 3, 1, 33, 2, 4, 3),
+        case(3, 1, 4, 2, 64, 64, 300, 2),
+        case(2, 4, 5, 1, 18, 4, 67, 5),
+    ]
 }
 
 /// Traffic of a cache of which a step reads what was there and writes the new rows.
@@ -86,5 +98,57 @@ impl Contract for AttendStep {
 
     fn flops(&self) -> u64 {
         self.prep.flops() + self.prep.shape.attention_flops()
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let (p, s) = (&self.prep, &self.prep.shape);
+        let packs = Packs::new(s, self.options).filter(|_| s.rows <= MOST_STEP_ROWS)?;
+        let constants = attend_step::Constants {
+            width: s.head_dim as u32,
+            pack: packs.pack as u32,
+            coalesced: self.options.coalesced,
+            q_norm_is_f32: p.q_norm == PlainType::F32,
+            k_norm_is_f32: p.k_norm == PlainType::F32,
+        };
+        let (ratio_high, ratio_low) = ratio(p.rope_theta, p.rotary_dim);
+        let params = attend_step::Params {
+            rows: s.rows as u32,
+            kv_heads: s.kv_heads as u32,
+            packs: packs.packs as u32,
+            pairs: p.rotary_dim as u32 / 2,
+            ratio_high,
+            ratio_low,
+            eps: p.eps,
+            scale: score_scale(s.head_dim),
+        };
+        let grid = [s.rows * packs.packs, s.kv_heads, s.slots];
+        let threads = [packs.threads, 1, 1];
+        Some(Dispatch::new(&attend_step::TEXT, constants.words(), params.words(), grid, threads))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for AttendStep {
+    fn gpu_cases() -> Vec<Self> {
+        let strided =
+            |(prep, options)| AttendStep { prep, options: RowsOptions { coalesced: false, ..options } };
+        AttendStep::cases().into_iter().chain(step_shapes().into_iter().step_by(2).map(strided)).collect()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{StepInputs, finished};
+        use crate::testing::{Bounds, CaseBuilder, wide};
+        let (b, s, d) = (Bounds::new(activation), &self.prep.shape, self.prep.shape.head_dim);
+        let inputs = StepInputs::new(&self.prep, activation, random);
+        let (mut want, mut error) = (Vec::new(), Vec::new());
+        for i in 0..s.n() * s.query_heads {
+            let sums = inputs.sums(&self.prep, b, i, 0..inputs.seen(i / s.query_heads));
+            let gate = wide(&inputs.qg[(2 * i + 1) * d..][..d]);
+            for (value, bound) in finished(b, &sums, &gate) {
+                want.push(value);
+                error.push(bound);
+            }
+        }
+        inputs.build(CaseBuilder::new(*self, activation), want, error, s.slots == 1)
     }
 }

@@ -1,8 +1,11 @@
 //! The attention of a decode step over a long context: norms, RoPE, cache write, and blocks of keys apart.
 
 use super::attend_step::{step_shapes, stepped};
+use super::rows::{Packs, score_scale};
 use super::{AttentionPrep, RowsOptions};
-use crate::{Activation, Contract, Operand, Traffic};
+use super::{MOST_STEP_ROWS, ratio};
+use crate::bindings::attend_step_blocks;
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
 
 /// [`AttentionPrep`] and [`super::AttendBlocks`] in one, under the rules of [`super::AttendStep`]: what is left to do is
 /// [`super::AttendCombine`].
@@ -62,5 +65,62 @@ impl Contract for AttendStepBlocks {
 
     fn flops(&self) -> u64 {
         self.prep.flops() + self.prep.shape.attention_flops()
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let (p, s) = (&self.prep, &self.prep.shape);
+        let packs = Packs::new(s, self.options).filter(|_| s.rows <= MOST_STEP_ROWS)?;
+        let constants = attend_step_blocks::Constants {
+            width: s.head_dim as u32,
+            pack: packs.pack as u32,
+            coalesced: self.options.coalesced,
+            q_norm_is_f32: p.q_norm == PlainType::F32,
+            k_norm_is_f32: p.k_norm == PlainType::F32,
+        };
+        let (ratio_high, ratio_low) = ratio(p.rope_theta, p.rotary_dim);
+        let blocks = s.context.div_ceil(self.block);
+        let params = attend_step_blocks::Params {
+            rows: s.rows as u32,
+            kv_heads: s.kv_heads as u32,
+            packs: packs.packs as u32,
+            block: self.block as u32,
+            blocks: blocks as u32,
+            pairs: p.rotary_dim as u32 / 2,
+            ratio_high,
+            ratio_low,
+            eps: p.eps,
+            scale: score_scale(s.head_dim),
+        };
+        let grid = [s.rows * packs.packs, s.kv_heads * blocks, s.slots];
+        let threads = [packs.threads, 1, 1];
+        Some(Dispatch::new(&attend_step_blocks::TEXT, constants.words(), params.words(), grid, threads))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for AttendStepBlocks {
+    fn gpu_cases() -> Vec<Self> {
+        let strided = |k: Self| AttendStepBlocks {
+            options: RowsOptions { coalesced: false, ..k.options },
+            block: 128,
+            ..k
+        };
+        let cases = AttendStepBlocks::cases();
+        cases.iter().copied().chain(cases.iter().copied().step_by(2).map(strided)).collect()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{StepInputs, partial_of};
+        use crate::testing::{Bounds, CaseBuilder};
+        let (b, s) = (Bounds::new(activation), &self.prep.shape);
+        let inputs = StepInputs::new(&self.prep, activation, random);
+        let (mut want, mut error) = (Vec::new(), Vec::new());
+        for i in 0..s.n() * s.query_heads {
+            partial_of(s, self.block, inputs.seen(i / s.query_heads), &mut want, &mut error, |keys_of| {
+                inputs.sums(&self.prep, b, i, keys_of)
+            });
+        }
+        let all = s.slots == 1 && !want.iter().any(|v| v.is_nan());
+        inputs.build(CaseBuilder::new(*self, activation), want, error, all)
     }
 }

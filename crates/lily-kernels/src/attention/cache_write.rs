@@ -1,6 +1,7 @@
 //! Keys or values into the cache.
 
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::cache_write;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// Writes x[slot * rows + r] to the cache of the slot's sequence at the row's position. Launched for keys and for values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,5 +58,44 @@ impl Contract for CacheWrite {
 
     fn flops(&self) -> u64 {
         0
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let units = self.slots * self.rows * self.kv_heads;
+        let params = cache_write::Params {
+            rows: self.rows as u32,
+            heads: self.kv_heads as u32,
+            width: self.head_dim as u32,
+            units: units as u32,
+        };
+        let grid = [units.div_ceil(8), 1, 1];
+        Some(Dispatch::new(&cache_write::TEXT, Vec::new(), params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for CacheWrite {
+    fn gpu_cases() -> Vec<Self> {
+        CacheWrite::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Pool, positions};
+        use crate::testing::{CaseBuilder, wide};
+        let CacheWrite { slots, rows, kv_heads, head_dim, context } = *self;
+        let shape = super::AttentionShape { slots, rows, query_heads: kv_heads, kv_heads, head_dim, context };
+        let builder = CaseBuilder::new(*self, activation);
+        let x = builder.rounded(&random.values(slots * rows * kv_heads * head_dim, 2.0));
+        let positions = positions(&shape, random);
+        let first = |slot: usize| positions[slot * rows] as usize;
+        let tokens: Vec<_> = (0..slots).map(|slot| first(slot)..first(slot) + rows).collect();
+        let pool = Pool::new(&shape, &tokens, random);
+        let before = pool.empty();
+        let mut want = wide(&before);
+        for (slot, new) in x.chunks(rows * kv_heads * head_dim).enumerate() {
+            pool.fill(&mut want, slot, first(slot), &wide(new));
+        }
+        let error = vec![0.0; want.len()];
+        builder.input(&x).ids(&positions).update(&before, want, error).slots(&pool.slots()).build()
     }
 }

@@ -1,7 +1,8 @@
 //! RMSNorm of each head.
 
+use crate::bindings::head_norm;
 use crate::norm::normed;
-use crate::{Activation, Contract, Operand, PlainType, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
 
 /// `out[r, i] = x[r, i] * rsqrt(mean(x[r, i]^2) + eps) * w`: the same w for all heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,5 +50,33 @@ impl Contract for HeadNorm {
 
     fn flops(&self) -> u64 {
         4 * (self.rows * self.heads * self.head_dim) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let constants = head_norm::Constants { weight_is_f32: self.weight == PlainType::F32 };
+        let heads = self.rows * self.heads;
+        let params = head_norm::Params { heads: heads as u32, width: self.head_dim as u32, eps: self.eps };
+        let grid = [heads.div_ceil(8), 1, 1];
+        Some(Dispatch::new(&head_norm::TEXT, constants.words(), params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for HeadNorm {
+    fn gpu_cases() -> Vec<Self> {
+        HeadNorm::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{Bounds, CaseBuilder, plain, wide};
+        let b = Bounds::new(activation);
+        let builder = CaseBuilder::new(*self, activation);
+        let x = builder.rounded(&random.values(self.rows * self.heads * self.head_dim, 2.0));
+        let (w, w_values) = plain(random, self.weight, self.head_dim, 1.0, 0.5);
+        let want = self.reference(&wide(&x), &w_values);
+        // Half of the sum's error through the root, the root itself, and two products.
+        let relative = 0.5 * b.sum(self.head_dim, 32) + b.function() + 3.0 * b.f32();
+        let error = want.iter().map(|v| b.store(*v, v.abs() * relative)).collect();
+        builder.input(&x).tensor(&w).output(want, error).build()
     }
 }

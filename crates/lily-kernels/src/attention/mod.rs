@@ -12,7 +12,10 @@ mod cache_write;
 mod head_norm;
 mod prep;
 mod rope;
+mod rows;
 mod split_query;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use attend::{Attend, AttendMethod, RowsOptions};
 pub use attend_blocks::AttendBlocks;
@@ -23,11 +26,18 @@ pub use cache_write::CacheWrite;
 pub use head_norm::HeadNorm;
 pub use prep::AttentionPrep;
 pub use rope::Rope;
-pub(crate) use rope::{frequency, turn};
+pub(crate) use rope::{frequency, ratio, turn};
 pub use split_query::SplitQuery;
 
 /// Tokens of a page of the cache of keys and values.
 pub const PAGE_TOKENS: usize = 64;
+
+/// The widest head that the texts take: `MOST_WIDTH` of msl/attention.h.
+pub const MOST_HEAD_DIM: usize = 256;
+/// Query heads that share a threadgroup at most: `MOST_PACKED` of msl/attention_rows.h.
+pub const MOST_PACK: usize = 8;
+/// Rows of a sequence in a fused decode step at most: `MOST_ROWS` of msl/attention_rows.h.
+pub const MOST_STEP_ROWS: usize = 4;
 
 /// Sizes that these kernels share.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! Norm, RoPE and the cache write.
 
-use super::{AttentionShape, frequency, turn};
+use super::{AttentionShape, MOST_HEAD_DIM, frequency, ratio, turn};
+use crate::bindings::attention_prep;
 use crate::norm::normed;
-use crate::{Activation, Contract, Operand, PlainType, Traffic};
+use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
 
 /// For each row: q = RoPE(RMSNorm(q; q_norm)) and k = RoPE(RMSNorm(k; k_norm)), k and v written to the cache at
 /// `positions[row]`.
@@ -124,5 +125,71 @@ impl Contract for AttentionPrep {
     fn flops(&self) -> u64 {
         let s = &self.shape;
         (s.n() * (s.query_heads + s.kv_heads) * (4 * s.head_dim + 3 * self.rotary_dim)) as u64
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        let s = &self.shape;
+        let constants = attention_prep::Constants {
+            q_norm_is_f32: self.q_norm == PlainType::F32,
+            k_norm_is_f32: self.k_norm == PlainType::F32,
+        };
+        let (ratio_high, ratio_low) = ratio(self.rope_theta, self.rotary_dim);
+        let params = attention_prep::Params {
+            rows: s.rows as u32,
+            query_heads: s.query_heads as u32,
+            kv_heads: s.kv_heads as u32,
+            width: s.head_dim as u32,
+            pairs: self.rotary_dim as u32 / 2,
+            ratio_high,
+            ratio_low,
+            eps: self.eps,
+        };
+        let grid = [s.n(), (s.query_heads + 2 * s.kv_heads).div_ceil(8), 1];
+        let launch =
+            Dispatch::new(&attention_prep::TEXT, constants.words(), params.words(), grid, [256, 1, 1]);
+        (s.head_dim <= MOST_HEAD_DIM).then_some(launch)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for AttentionPrep {
+    fn gpu_cases() -> Vec<Self> {
+        AttentionPrep::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::testing::{Pool, positions, prepared_error};
+        use crate::testing::{Bounds, CaseBuilder, Store, plain, wide};
+        let (b, s, d) = (Bounds::new(activation), &self.shape, self.shape.head_dim);
+        let store = Store::of(crate::Element::Activation, activation);
+        let mut act = |n: usize, scale: f32| -> Vec<f32> {
+            random.values(n, scale).into_iter().map(|v| store.round(v)).collect()
+        };
+        let (qg, k, v) = (act(2 * s.queries(), 1.0), act(s.new_keys(), 1.0), act(s.new_keys(), 1.0));
+        let (q_norm, q_values) = plain(random, self.q_norm, d, 1.3, 0.3);
+        let (k_norm, k_values) = plain(random, self.k_norm, d, 1.3, 0.3);
+        let positions = positions(s, random);
+        let (q_want, k_want) = self.reference(&wide(&qg), &wide(&k), &q_values, &k_values, &positions);
+        let stored = |want: &[f64]| -> Vec<f64> {
+            want.iter().zip(prepared_error(self, b, want)).map(|(v, e)| b.store(*v, e)).collect()
+        };
+        let (q_error, k_error) = (stored(&q_want), stored(&k_want));
+        let first = |slot: usize| positions[slot * s.rows] as usize;
+        let tokens: Vec<_> = (0..s.slots).map(|slot| first(slot)..first(slot) + s.rows).collect();
+        let pool = Pool::new(s, &tokens, random);
+        let before = pool.empty();
+        let (mut keys, mut keys_error) = (wide(&before), vec![0.0; before.len()]);
+        let (mut values, values_error) = (wide(&before), vec![0.0; before.len()]);
+        let new = s.rows * s.kv_heads * d;
+        for slot in 0..s.slots {
+            let of = |x: &[f64]| x[slot * new..][..new].to_vec();
+            pool.fill(&mut keys, slot, first(slot), &of(&k_want));
+            pool.fill(&mut keys_error, slot, first(slot), &of(&k_error));
+            pool.fill(&mut values, slot, first(slot), &of(&wide(&v)));
+        }
+        let builder = CaseBuilder::new(*self, activation).input(&qg).input(&k).input(&v);
+        let builder = builder.tensor(&q_norm).tensor(&k_norm).ids(&positions).output(q_want, q_error);
+        let builder = builder.update(&before, keys, keys_error).update(&before, values, values_error);
+        builder.slots(&pool.slots()).build()
     }
 }

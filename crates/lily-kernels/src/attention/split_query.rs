@@ -1,6 +1,7 @@
 //! The queries out of the joint projection of queries and gates.
 
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::split_query;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// q[r, i] = the first half of head i of qg[r].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,5 +33,35 @@ impl Contract for SplitQuery {
 
     fn flops(&self) -> u64 {
         0
+    }
+
+    fn dispatch(&self) -> Option<Dispatch> {
+        // A multiple of 16 bytes, and that number of units, whatever the type of activations.
+        let whole = self.head_dim.is_multiple_of(8);
+        let constants = split_query::Constants { whole };
+        let params = split_query::Params {
+            width: self.head_dim as u32,
+            elements: (self.rows * self.heads * self.head_dim) as u32,
+        };
+        let units = if whole { self.rows * self.heads * self.head_dim / 4 } else { params.elements as usize };
+        let grid = [units.div_ceil(256), 1, 1];
+        Some(Dispatch::new(&split_query::TEXT, constants.words(), params.words(), grid, [256, 1, 1]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for SplitQuery {
+    fn gpu_cases() -> Vec<Self> {
+        SplitQuery::cases()
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use crate::testing::{CaseBuilder, wide};
+        let builder = CaseBuilder::new(*self, activation);
+        let d = self.head_dim;
+        let qg = builder.rounded(&random.values(self.rows * self.heads * 2 * d, 2.0));
+        let want: Vec<f64> = qg.chunks(2 * d).flat_map(|head| wide(&head[..d])).collect();
+        let error = vec![0.0; want.len()];
+        builder.input(&qg).output(want, error).build()
     }
 }

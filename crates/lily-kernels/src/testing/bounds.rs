@@ -21,6 +21,11 @@ impl Bounds {
         Bounds { activation }
     }
 
+    /// The type.
+    pub fn activation(self) -> Activation {
+        self.activation
+    }
+
     /// The relative error of one rounding to f32.
     pub fn f32(self) -> f64 {
         U

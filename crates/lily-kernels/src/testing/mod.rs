@@ -323,6 +323,16 @@ pub fn gpu_cases() -> Vec<Case> {
     of::<crate::moe::RoutedSwiglu>(&mut all);
     of::<crate::moe::RoutedMatmul>(&mut all);
     of::<crate::moe::DownCombine>(&mut all);
+    of::<crate::attention::AttentionPrep>(&mut all);
+    of::<crate::attention::SplitQuery>(&mut all);
+    of::<crate::attention::HeadNorm>(&mut all);
+    of::<crate::attention::Rope>(&mut all);
+    of::<crate::attention::CacheWrite>(&mut all);
+    of::<crate::attention::Attend>(&mut all);
+    of::<crate::attention::AttendBlocks>(&mut all);
+    of::<crate::attention::AttendCombine>(&mut all);
+    of::<crate::attention::AttendStep>(&mut all);
+    of::<crate::attention::AttendStepBlocks>(&mut all);
     all
 }
 
