@@ -45,7 +45,11 @@
 //! parameters that anyone uses: biases of one id are added up before they meet the logit, and a sum that is infinity less
 //! infinity counts as a ban.
 
+#[cfg(feature = "testing")]
+pub mod reference;
 mod request;
+#[cfg(feature = "testing")]
+mod scenarios;
 mod select_slices;
 mod select_token;
 
@@ -70,4 +74,23 @@ pub fn slices(vocab: usize) -> usize {
 /// Tokens of a slice: a multiple of 4, so that slices begin at whole vectors. The last slices may hold fewer, or none.
 fn slice_len(vocab: usize, slices: usize) -> usize {
     vocab.div_ceil(slices).next_multiple_of(4)
+}
+
+/// The sizes of the tests, as (rows, vocab, entries, slices): each vocabulary with every way through the texts, which the number of
+/// entries beyond the rows tells.
+#[cfg(feature = "testing")]
+fn test_sizes() -> Vec<(usize, usize, usize, usize)> {
+    let mut all = Vec::new();
+    // Slices of 512 tokens and their borders; no whole vectors; slices that hold no token; few tokens.
+    let vocabularies = [(3000, 6), (1025, 3), (513, 2), (1024, 2), (511, 1), (100, 5), (10, 5), (4100, 17)];
+    for (i, (vocab, slices)) in vocabularies.into_iter().enumerate() {
+        // The same rows one at a time, and up to four beside each other.
+        let rows = 1 + i % 4;
+        for first in (0..scenarios::ways()).step_by(rows) {
+            all.push((rows, vocab, rows + first, slices));
+        }
+    }
+    // The first ways at true size.
+    all.extend((0..7).map(|first| (1, 248_320, 1 + first, slices(248_320))));
+    all
 }

@@ -1,7 +1,8 @@
 //! Adjusted logits, and what the choice needs of each slice of the vocabulary.
 
 use super::slice_len;
-use crate::{Activation, Contract, Operand, Traffic};
+use crate::bindings::select_slices;
+use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// For each row and slice: `scores = finite(finite((finite(logit + bias)) * penalty) - presence - frequency * count)`, -inf
 /// where the mask forbids, with the penalties of the row's request; padding is -inf. On GPUs only.
@@ -68,5 +69,60 @@ impl Contract for SelectSlices {
 
     fn flops(&self) -> u64 {
         8 * (self.rows * self.vocab) as u64
+    }
+    fn dispatch(&self) -> Option<Dispatch> {
+        let constants = select_slices::Constants { vectors: self.vocab.is_multiple_of(4) };
+        let (vocab, slices, slice_len) = (self.vocab as u32, self.slices as u32, self.slice_len());
+        let params = select_slices::Params { vocab, slices, slice_len: slice_len as u32 };
+        let (grid, threads) = ([self.slices, self.rows, 1], [slice_len.div_ceil(4).next_multiple_of(32), 1, 1]);
+        Some(Dispatch::new(&select_slices::TEXT, constants.words(), params.words(), grid, threads))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl crate::testing::GpuCases for SelectSlices {
+    fn gpu_cases() -> Vec<Self> {
+        let sizes = super::test_sizes().into_iter();
+        sizes.map(|(rows, vocab, entries, slices)| SelectSlices { rows, vocab, entries, slices }).collect()
+    }
+
+    fn takes(&self, activation: Activation) -> bool {
+        activation == Activation::F32
+    }
+
+    fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::scenarios;
+        use crate::testing::{Bounds, CaseBuilder};
+        let bounds = Bounds::new(activation);
+        let rows = scenarios::rows(self.rows, self.vocab, self.entries, self.entries - self.rows, random);
+        let pools = scenarios::Pools::new(&rows, self.vocab, self.entries);
+        let (mut scores, mut maxima) = (Vec::new(), Vec::new());
+        let (mut sums, mut errors) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let greedy = row.request.temperature == 0.0;
+            scores.extend(row.scores.iter().map(|v| if greedy { f64::NAN } else { f64::from(*v) }));
+            for slice in scenarios::slices(row, self.slices, self.slice_len()) {
+                maxima.extend([slice.key, slice.id]);
+                sums.push(slice.sum);
+                // Three roundings of an exponent, the function, and the sum.
+                let exponents = slice.sum_of_exponents * 3.0 * bounds.f32();
+                errors.push(exponents + slice.sum * (bounds.function() + bounds.sum(self.slice_len(), 32)));
+            }
+        }
+        let full = |row: &scenarios::Row| {
+            let r = &row.request;
+            r.has_counts && r.has_bias && r.has_mask && r.temperature > 0.0 && r.vocabulary as usize == self.vocab
+        };
+        let errors_of_scores = vec![0.0; scores.len()];
+        let case = CaseBuilder::new(*self, activation)
+            .input(&pools.logits)
+            .ids(&pools.requests)
+            .ids(&pools.counts)
+            .input(&pools.bias)
+            .ids(&pools.mask)
+            .output(scores, errors_of_scores)
+            .output_ids(&maxima)
+            .output(sums, errors);
+        if rows.iter().all(full) { case.build() } else { case.touches_less().build() }
     }
 }

@@ -238,6 +238,15 @@ impl CaseBuilder {
         self.push(store, store.encode(before), Check::Near { want, error })
     }
 
+    /// The next operand: integers before and after.
+    pub fn update_ids(self, before: &[u32], want: &[u32]) -> Self {
+        assert_eq!(before.len(), want.len());
+        let bytes = before.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let want: Vec<f64> = want.iter().map(|v| f64::from(*v)).collect();
+        let error = vec![0.0; want.len()];
+        self.push(Store::U32, bytes, Check::Near { want, error })
+    }
+
     /// The next operand: memory of some elements that may hold anything afterwards.
     pub fn scratch(self, len: usize) -> Self {
         let store = self.store();
@@ -298,6 +307,8 @@ pub fn gpu_cases() -> Vec<Case> {
         }
     }
     let mut all = Vec::new();
+    of::<crate::select::SelectSlices>(&mut all);
+    of::<crate::select::SelectToken>(&mut all);
     of::<crate::delta::ConvSilu>(&mut all);
     of::<crate::delta::ConvState>(&mut all);
     of::<crate::delta::DeltaPrep>(&mut all);
