@@ -1,5 +1,6 @@
 // Adjusted logits, and of each slice its best token and its sum of exponentials: a threadgroup a slice and row
 // (select/select_slices.rs).
+#define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "request.h"

@@ -3,6 +3,7 @@
 // The order of rank is by falling key, then by rising id: by falling `rank_of`. What top_k and top_p keep is a leading part of
 // it and therefore described by the rank of its last token, the cut. A slice whose largest score is below a bound holds nothing above it; most searches
 // read only the few slices that remain.
+#define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "request.h"
