@@ -155,16 +155,15 @@ pub(super) fn rows(n: usize, vocab: usize, entries: usize, first: usize, random:
 }
 
 fn logits(kind: Logits, vocab: usize, random: &mut Random) -> Vec<f32> {
-    let each = |of: &dyn Fn(&mut Random) -> f32, random: &mut Random| (0..vocab).map(|_| of(random)).collect();
+    let each =
+        |of: &dyn Fn(&mut Random) -> f32, random: &mut Random| (0..vocab).map(|_| of(random)).collect();
     match kind {
         Logits::Spread(scale) => random.values(vocab, scale),
         Logits::Broken(_) => random.values(vocab, 2.0),
         Logits::Flat(scale) => each(&|r| scale * r.unit(), random),
         Logits::Levels => each(&|r| r.below(7) as f32 - 3.0, random),
         Logits::Equal(value) => vec![value; vocab],
-        Logits::Banned => {
-            each(&|r| if r.below(8) == 0 { 3.0 * r.unit() } else { f32::NEG_INFINITY }, random)
-        }
+        Logits::Banned => each(&|r| if r.below(8) == 0 { 3.0 * r.unit() } else { f32::NEG_INFINITY }, random),
         Logits::Extreme => each(&|r| [f32::MAX, f32::MIN, r.unit()][r.below(3)], random),
         Logits::Zeros => each(&|r| [0.0, -0.0, 1e-40, -1e-40, -1.0][r.below(5)], random),
     }
@@ -286,7 +285,9 @@ pub(super) fn slices(row: &Row, slices: usize, len: usize) -> Vec<Slice> {
     let each = (0..slices).map(|i| {
         let (from, to) = ((i * len).min(vocabulary), ((i + 1) * len).min(vocabulary));
         let broken = row.logits[from..to].iter().any(|v| v.is_nan() || *v == f32::INFINITY);
-        let score = |id: usize| if row.scores[id].is_nan() { f32::NEG_INFINITY } else { row.scores[id].min(f32::MAX) };
+        let score = |id: usize| {
+            if row.scores[id].is_nan() { f32::NEG_INFINITY } else { row.scores[id].min(f32::MAX) }
+        };
         let largest = (from..to).map(score).fold(f32::NEG_INFINITY, f32::max);
         let id = (from..to).find(|id| score(*id) == largest).unwrap_or(i * len) as u32;
         let mut slice = Slice { key: key(largest), id, sum: 0.0, sum_of_exponents: 0.0 };

@@ -74,7 +74,8 @@ impl Contract for SelectSlices {
         let constants = select_slices::Constants { vectors: self.vocab.is_multiple_of(4) };
         let (vocab, slices, slice_len) = (self.vocab as u32, self.slices as u32, self.slice_len());
         let params = select_slices::Params { vocab, slices, slice_len: slice_len as u32 };
-        let (grid, threads) = ([self.slices, self.rows, 1], [slice_len.div_ceil(4).next_multiple_of(32), 1, 1]);
+        let (grid, threads) =
+            ([self.slices, self.rows, 1], [slice_len.div_ceil(4).next_multiple_of(32), 1, 1]);
         Some(Dispatch::new(&select_slices::TEXT, constants.words(), params.words(), grid, threads))
     }
 }
@@ -111,7 +112,11 @@ impl crate::testing::GpuCases for SelectSlices {
         }
         let full = |row: &scenarios::Row| {
             let r = &row.request;
-            r.has_counts && r.has_bias && r.has_mask && r.temperature > 0.0 && r.vocabulary as usize == self.vocab
+            r.has_counts
+                && r.has_bias
+                && r.has_mask
+                && r.temperature > 0.0
+                && r.vocabulary as usize == self.vocab
         };
         let errors_of_scores = vec![0.0; scores.len()];
         let case = CaseBuilder::new(*self, activation)
