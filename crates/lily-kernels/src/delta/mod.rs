@@ -4,6 +4,8 @@
 //! state operands are bound once for each sequence. GPUs bind a state operand once, as the pool of all sequences, and find in
 //! the table `slots` which entry to read and which to write; those that are done keep both.
 
+#[cfg(feature = "testing")]
+mod chunks;
 mod conv;
 #[cfg(feature = "testing")]
 mod pool;

@@ -1,6 +1,6 @@
 //! The recurrence of Gated DeltaNet.
 
-use crate::bindings::{delta_scan_memory, delta_scan_registers};
+use crate::bindings::{delta_scan_chunked, delta_scan_memory, delta_scan_registers};
 use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
 /// For each sequence and value head h (which uses key head h / (value_heads / key_heads)), token after token, with the
@@ -34,12 +34,16 @@ pub enum Scan {
     Registers,
     /// Token after token, the state in device memory between them.
     Memory,
-    /// A chunk of tokens at a time, as products of matrices.
+    /// Sixteen tokens at a time, as products of matrices. Launches that are cut at multiples of sixteen tokens give the bits of
+    /// one launch. Key heads of no multiple of 32 or of more than 128 are scanned in registers.
     Chunked,
 }
 
 /// The widest key head whose state fits in registers.
 const MOST_REGISTERS: usize = 256;
+
+/// The widest key head whose state fits in tiles of 32 columns.
+const MOST_TILES: usize = 4;
 
 /// What one sequence brings to a scan, with n = rows.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +82,12 @@ impl DeltaScan {
 
     /// How a GPU runs it: in the way asked for where the sizes allow, else in a more general one.
     fn way(&self) -> Scan {
-        if self.key_dim > MOST_REGISTERS { Scan::Memory } else { self.method }
+        let tiles = self.key_dim.is_multiple_of(32) && self.key_dim <= MOST_TILES * 32;
+        match self.method {
+            _ if self.key_dim > MOST_REGISTERS => Scan::Memory,
+            Scan::Chunked if !tiles => Scan::Registers,
+            method => method,
+        }
     }
 
     /// The definition, in f64, for one sequence: y, and the state in place.
@@ -146,7 +155,8 @@ impl Contract for DeltaScan {
         vec![
             Traffic::read(size * keys * self.key_dim),
             Traffic::read(size * keys * self.key_dim),
-            Traffic::read(4 * keys),
+            // A chunk makes its own products of q and k.
+            Traffic::read(if self.way() == Scan::Chunked { 0 } else { 4 * keys }),
             Traffic::read(4 * values),
             Traffic::read(4 * values),
             Traffic::read(width),
@@ -165,7 +175,8 @@ impl Contract for DeltaScan {
         let (key_dim, value_dim) = (self.key_dim as u32, self.value_dim as u32);
         let whole = self.key_dim.is_multiple_of(16);
         // Two simdgroups, eight rows of the state each: nothing is shared, and many threadgroups fill a GPU evenly.
-        let (grid, threads) = ([self.value_dim.div_ceil(16), self.value_heads, self.slots], [64, 1, 1]);
+        let (mut grid, mut threads) =
+            ([self.value_dim.div_ceil(16), self.value_heads, self.slots], [64, 1, 1]);
         let (text, constants, params) = match self.way() {
             Scan::Registers => (
                 &delta_scan_registers::TEXT,
@@ -177,7 +188,15 @@ impl Contract for DeltaScan {
                 delta_scan_memory::Constants { whole }.words(),
                 delta_scan_memory::Params { rows, key_heads, value_heads, key_dim, value_dim }.words(),
             ),
-            Scan::Chunked => return None,
+            Scan::Chunked => {
+                // Two simdgroups of 16 rows, and one that prepares chunks for both.
+                (grid[0], threads[0]) = (self.value_dim.div_ceil(32), 96);
+                (
+                    &delta_scan_chunked::TEXT,
+                    delta_scan_chunked::Constants { tiles: (self.key_dim / 32) as u32 }.words(),
+                    delta_scan_chunked::Params { rows, key_heads, value_heads, key_dim, value_dim }.words(),
+                )
+            }
         };
         Some(Dispatch::new(text, constants, params, grid, threads))
     }
@@ -205,10 +224,27 @@ impl crate::testing::GpuCases for DeltaScan {
             case(2, 3, 1, 1, 300, 10),
         ]);
         let with = |method| shapes.iter().map(move |shape| DeltaScan { method, ..*shape });
-        [Scan::Registers, Scan::Memory].into_iter().flat_map(with).collect()
+        let mut cases: Vec<Self> = [Scan::Registers, Scan::Memory].into_iter().flat_map(with).collect();
+        // Chunks of 16 tokens: whole ones, the last one short, one token more; all widths of tiles; rows of the state that fill a
+        // threadgroup, a simdgroup, neither. The last has no tiles.
+        shapes = vec![
+            case(1, 1, 1, 2, 32, 32),
+            case(1, 15, 1, 1, 64, 40),
+            case(2, 16, 2, 4, 96, 16),
+            case(3, 17, 1, 2, 128, 33),
+            case(1, 33, 2, 2, 128, 128),
+            case(1, 100, 1, 2, 128, 16),
+            case(2, 64, 1, 3, 32, 5),
+            case(1, 48, 1, 2, 64, 31),
+            case(1, 5, 16, 32, 128, 128),
+            case(1, 3, 1, 1, 40, 8),
+        ];
+        cases.extend(shapes.iter().map(|shape| DeltaScan { method: Scan::Chunked, ..*shape }));
+        cases
     }
 
     fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {
+        use super::chunks::chunked_recurrence;
         use super::recurrence::{InputErrors, recurrence, scan_inputs};
         use crate::testing::{Bounds, CaseBuilder, wide};
         let b = Bounds::new(activation);
@@ -228,7 +264,11 @@ impl crate::testing::GpuCases for DeltaScan {
                 beta: part(3, self.value_heads),
                 conv: part(4, self.channels()),
             };
-            let result = recurrence(self, inputs, &InputErrors::none(self), wide(state), b);
+            let result = if self.way() == Scan::Chunked {
+                chunked_recurrence(self, inputs, wide(state), b)
+            } else {
+                recurrence(self, inputs, &InputErrors::none(self), wide(state), b)
+            };
             if pool.done(slot) {
                 y.extend(result.y.iter().map(|_| 0.0));
                 y_error.extend(result.y.iter().map(|_| 0.0));
