@@ -56,7 +56,7 @@ def emulator(name, parameters):
 
 def cuda(name, parameters):
     """`name__cuda`: the buffers in their order (structs by value), then for each TG_PARAM(n) its byte offset in
-    the launch's dynamic shared memory, a uint."""
+    the launch's dynamic shared memory, a uint. LAUNCH_THREADS, the most threads of a threadgroup, bounds the registers of each."""
     formal, offsets, arguments = [], [], []
     for p in parameters:
         if p["attr"] == "TG_PARAM":
@@ -67,7 +67,7 @@ def cuda(name, parameters):
             arguments.append(p["name"])
         else:
             arguments.append(f"gpu::{p['attr']}()")
-    return (f"extern \"C\" __global__ void {name}__cuda({', '.join(formal + offsets)}) {{\n"
+    return (f"extern \"C\" __global__ void __launch_bounds__(LAUNCH_THREADS) {name}__cuda({', '.join(formal + offsets)}) {{\n"
             f"    {name}({', '.join(arguments)});\n}}\n")
 
 

@@ -66,7 +66,7 @@ class Compiler:
                 if os.path.isfile(p) and not p.endswith((".cpp", ".py", ".metal")):
                     texts[os.path.basename(p)] = open(p, encoding="utf-8").read()
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", f"-I{self.include}",
-                   "-diag-suppress=1097"] + FUNCTION_CONSTANTS + list(macros)  # 1097: [[buffer(0)]]
+                   "-diag-suppress=1097", "-DLAUNCH_THREADS=1024"] + FUNCTION_CONSTANTS + list(macros)  # 1097: [[buffer(0)]]
 
         def strings(values):
             return (ctypes.c_char_p * len(values))(*[v.encode() for v in values])

@@ -54,11 +54,11 @@ class Texts(run_cuda.Compiler):
     def text(self, name):
         return open(f"{self.folder}/units/{name}.metal", encoding="utf-8").read()
 
-    def machine_code(self, name, act, constants, arch):
+    def machine_code(self, name, act, constants, threads, arch):
         text = self.text(name)
         source = "#define ACT %s\n#define ACT_IS_%s\n%s\n" % (ACT[act], act.upper(), text)
         source += "".join(entry_points.cuda(*k) for k in entry_points.kernels(text))
-        options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", f"-I{self.include}", "-diag-suppress=1097"]
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", f"-I{self.include}", "-diag-suppress=1097", f"-DLAUNCH_THREADS={threads}"]
         options += [f"-DFUNCTION_CONSTANT_{i}={v}" for i, v in enumerate(constants)]
         return self.build(source, self.headers, options, f"{name} {act} {constants}")
 
@@ -82,8 +82,14 @@ class Texts(run_cuda.Compiler):
         return code.raw
 
 
+def variant(case):
+    """What a case's machine code depends on; how many threads share the registers counts."""
+    x, y, z = case["threads"]
+    return case["kernel"], case["act"], case["constants"], x * y * z
+
+
 def variants(found):
-    return sorted({(c["kernel"], c["act"], c["constants"]) for c in found})
+    return sorted({variant(c) for c in found})
 
 
 def compile_all(texts, keys, arch):
@@ -115,7 +121,8 @@ def wrong(case, after, blob):
             continue
         kinds = dict(f32=np.float32, f16=np.float16, bf16=np.uint16, u32=np.uint32, u8=np.uint8)
         raw = np.frombuffer(got, kinds[b.store])
-        kept = raw == np.frombuffer(before, kinds[b.store]) if b.store != "f32" else raw.view(np.uint32) == np.frombuffer(before, np.uint32)
+        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[SIZES[b.store]]
+        kept = np.frombuffer(got, bits) == np.frombuffer(before, bits)
         values = (raw.astype(np.uint32) << 16).view(np.float32) if b.store == "bf16" else raw
         values = values.astype(np.float64)
         want, error = (np.frombuffer(blob, np.float64, b.count, at) for at in (b.want, b.error))
@@ -138,7 +145,7 @@ def run(folder, texts, report):
     parameters = {name: dict(entry_points.kernels(texts.text(name)))[name] for name in {c["kernel"] for c in found}}
     modules, passed, results = {}, 0, collections.OrderedDict()
     for case in found:
-        key = (case["kernel"], case["act"], case["constants"])
+        key = variant(case)
         if key not in codes:
             continue
         if key not in modules:
