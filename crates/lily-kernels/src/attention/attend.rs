@@ -1,8 +1,8 @@
 //! Causal softmax attention with an output gate.
 
-use super::AttentionShape;
 use super::rows::{Packs, score_scale};
-use crate::bindings::attend_rows;
+use super::{AttentionShape, MOST_HEAD_DIM};
+use crate::bindings::{attend_flash, attend_rows};
 use crate::quant::sigmoid;
 use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
@@ -114,7 +114,19 @@ impl Contract for Attend {
     fn dispatch(&self) -> Option<Dispatch> {
         let s = &self.shape;
         match self.method {
-            AttendMethod::Flash => None,
+            AttendMethod::Flash => {
+                let group = s.query_heads / s.kv_heads;
+                let constants = attend_flash::Constants { width: s.head_dim as u32, group: group as u32 };
+                let params = attend_flash::Params {
+                    rows: s.rows as u32,
+                    kv_heads: s.kv_heads as u32,
+                    scale: score_scale(s.head_dim),
+                };
+                let grid = [(s.rows * group).div_ceil(64), s.kv_heads, s.slots];
+                let launch =
+                    Dispatch::new(&attend_flash::TEXT, constants.words(), params.words(), grid, [256, 1, 1]);
+                (s.head_dim <= MOST_HEAD_DIM).then_some(launch)
+            }
             AttendMethod::Rows(options) => {
                 let packs = Packs::new(s, options)?;
                 let constants = attend_rows::Constants {
@@ -143,7 +155,28 @@ impl crate::testing::GpuCases for Attend {
             shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
             method: AttendMethod::Rows(RowsOptions { pack, coalesced }),
         };
-        vec![
+        let mut cases: Vec<Attend> = [
+            // One row of eight heads; a whole tile of rows and rows left over; keys that end in a tile, at its end and behind a
+            // page; chunks behind a long cache, so that most tiles are whole; heads that fill no tile, no half, no vector.
+            (1, 1, 8, 1, 256, 1),
+            (1, 8, 16, 2, 256, 8),
+            (1, 9, 8, 1, 256, 160),
+            (1, 70, 2, 1, 128, 70),
+            (2, 12, 9, 3, 64, 128),
+            (1, 17, 4, 2, 64, 130),
+            (1, 11, 6, 2, 40, 97),
+            (1, 3, 3, 3, 33, 300),
+            (1, 30, 5, 1, 27, 33),
+            (3, 2, 1, 1, 200, 65),
+            (1, 4, 2, 1, 5, 64),
+        ]
+        .into_iter()
+        .map(|(slots, rows, query_heads, kv_heads, head_dim, context)| Attend {
+            shape: AttentionShape { slots, rows, query_heads, kv_heads, head_dim, context },
+            method: AttendMethod::Flash,
+        })
+        .collect();
+        cases.extend([
             // Every number of heads that a simdgroup takes, with heads left over and in two groups; fewer keys than parts,
             // ragged steps, several pages; widths of whole vectors, of a vector and a rest, and of less than one.
             case(1, 1, 16, 2, 256, 1, 8, true),
@@ -163,7 +196,8 @@ impl crate::testing::GpuCases for Attend {
             case(3, 1, 4, 2, 64, 150, 2, false),
             case(2, 3, 9, 1, 33, 129, 9, false),
             case(2, 2, 10, 2, 5, 66, 5, false),
-        ]
+        ]);
+        cases
     }
 
     fn case(&self, activation: Activation, random: &mut crate::random::Random) -> crate::testing::Case {

@@ -163,7 +163,7 @@ pub(super) fn head_sums(
     let relative: Vec<f64> = scores
         .iter()
         .zip(&errors)
-        .map(|(s, e)| e + top_error + (s.abs() + 2.0 * (top - s)) * b.f32() + 24.0 * b.function())
+        .map(|(s, e)| e + top_error + (s.abs() + 2.0 * (top - s)) * b.f32() + 8.0 * b.function())
         .collect();
     let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
     let sums = b.sum(n, 1);
