@@ -6,14 +6,14 @@ mod support;
 
 use std::sync::Arc;
 
-use lily_emu::{Choices, EmuDevice};
+use lily_emu::EmuDevice;
 use lily_kernels::Activation;
 use lily_kernels::random::Random;
 use lily_kernels::select::{NONE_LEFT, Request};
-use lily_model::device::{Batch, Device, Room, StatePart};
-use lily_model::plan::{DecodeShape, Plan, Profile, Switch, Tail, Target, decode, prefill};
+use lily_model::device::{Batch, Device};
+use lily_model::plan::{Profile, Switch, Tail};
 use lily_model::testing::{Spec, model_in_memory, random_tokens};
-use lily_model::{Forward, LayerKind, LogitRows, Model, Runner, SequenceId};
+use lily_model::{Forward, LogitRows, Model, Runner};
 use support::*;
 
 fn tiny() -> Arc<Model> {
@@ -24,17 +24,6 @@ fn tiny() -> Arc<Model> {
 fn short_blocks(activation: Activation) -> Profile {
     let profile = Profile::emulator().with_activation(activation);
     Profile { block_attention_above: 64, attention_block: 64, ..profile }
-}
-
-fn parts(model: &Model) -> Vec<StatePart> {
-    let kinds = model.geometry.layers.iter().enumerate();
-    let delta = kinds.filter(|(_, kind)| **kind == LayerKind::Delta).map(|(layer, _)| layer);
-    delta.flat_map(|layer| [StatePart::Delta { layer }, StatePart::Conv { layer }]).collect()
-}
-
-/// All recurrent states of a sequence.
-fn states(device: &EmuDevice, model: &Model, sequence: SequenceId) -> Vec<Vec<u32>> {
-    parts(model).into_iter().map(|part| bits(&device.state(sequence, part).unwrap())).collect()
 }
 
 fn logits(runner: &Runner<EmuDevice>, rows: usize) -> Vec<Vec<u32>> {
@@ -170,59 +159,6 @@ fn snapshots_go_on_as_their_sequences() {
     }
 }
 
-/// Sequences with prompts on a device, without a runner: steps that hand tokens over.
-struct Steps {
-    model: Arc<Model>,
-    profile: Profile,
-    device: EmuDevice,
-}
-
-impl Steps {
-    const CONTEXT: usize = 256;
-
-    fn new(model: Arc<Model>, profile: Profile, seed: u32) -> Self {
-        let device = device(&model, &profile, seed);
-        Steps { model, profile, device }
-    }
-
-    fn target<T>(&self, with: impl FnOnce(Target<'_>) -> T) -> T {
-        let weights = self.model.weights.packed().0;
-        with(Target { geometry: &self.model.geometry, weights: &weights, profile: &self.profile })
-    }
-
-    fn prompt(&mut self, tokens: &[u32]) -> SequenceId {
-        let sequence = self.device.open().unwrap();
-        self.device.reserve(&[Room { sequence, from: 0, to: tokens.len() + 40 }]).unwrap();
-        let plan = self.target(|t| prefill(t, tokens.len(), Self::CONTEXT, LogitRows::Last)).unwrap();
-        let positions: Vec<u32> = (0..tokens.len() as u32).collect();
-        self.device.run(&plan, &Batch { sequences: &[sequence], tokens, positions: &positions }).unwrap();
-        sequence
-    }
-
-    fn plan(&self, slots: usize, tail: Tail) -> Plan {
-        let shape = DecodeShape { tail, ..DecodeShape::logits(slots, Self::CONTEXT) };
-        self.target(|t| decode(t, shape)).unwrap()
-    }
-
-    /// One step with the token from outside. Returns the most probable next one.
-    fn step(&mut self, sequence: SequenceId, token: u32, position: usize) -> u32 {
-        let plan = self.plan(1, Tail::Logits);
-        let batch = Batch { sequences: &[sequence], tokens: &[token], positions: &[position as u32] };
-        self.device.run(&plan, &batch).unwrap();
-        top(self.device.logits(0)) as u32
-    }
-
-    fn choices(&self, requests: Vec<Request>) -> Choices {
-        let (entries, vocab) = (requests.len(), self.model.geometry.vocab);
-        let mask = vec![u32::MAX; entries * vocab.div_ceil(32)];
-        Choices { requests, counts: vec![0; entries * vocab], bias: vec![0.0; entries * vocab], mask }
-    }
-
-    fn states(&self, sequence: SequenceId) -> Vec<Vec<u32>> {
-        states(&self.device, &self.model, sequence)
-    }
-}
-
 /// What a prompt makes step by step, the token of each step given from outside.
 struct Alone {
     /// First the token behind the prompt.
@@ -236,7 +172,7 @@ struct Alone {
 #[test]
 fn steps_that_ran_too_far_leave_no_trace() {
     for activation in [Activation::F32, Activation::Bf16] {
-        let mut s = Steps::new(tiny(), short_blocks(activation), 1);
+        let mut s = Bare::new(tiny(), short_blocks(activation), 1);
         let prompts = [
             random_tokens(&mut Random::new(1), &s.model, 60),
             random_tokens(&mut Random::new(2), &s.model, 5),
@@ -257,7 +193,7 @@ fn steps_that_ran_too_far_leave_no_trace() {
             want.push(Alone { chosen, after });
         }
         let plan = s.plan(2, Tail::Select { entries: 2 });
-        let hand_over = |s: &mut Steps, ends: [Option<u32>; 2], count: usize| {
+        let hand_over = |s: &mut Bare, ends: [Option<u32>; 2], count: usize| {
             let sequences = [0, 1].map(|n| s.prompt(&prompts[n]));
             let tokens = [want[0].chosen[0], want[1].chosen[0]];
             let positions = [prompts[0].len() as u32, prompts[1].len() as u32];

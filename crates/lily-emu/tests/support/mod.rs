@@ -5,10 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lily_emu::{EmuDevice, EmuOptions};
+use lily_emu::{Choices, EmuDevice, EmuOptions};
 use lily_kernels::Activation;
-use lily_model::plan::Profile;
-use lily_model::{Forward, LogitRows, Model, Runner, RunnerOptions, SequenceId};
+use lily_kernels::select::Request;
+use lily_model::device::{Batch, Device, Room, StatePart};
+use lily_model::plan::{DecodeShape, Plan, Profile, Tail, Target, decode, prefill};
+use lily_model::{Forward, LayerKind, LogitRows, Model, Runner, RunnerOptions, SequenceId};
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -79,6 +81,76 @@ pub fn worst(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let far = |(got, want): (&f32, &f32)| if got.is_finite() { (got - want).abs() } else { f32::INFINITY };
     got.iter().zip(want).map(far).fold(0.0, f32::max)
+}
+
+pub fn parts(model: &Model) -> Vec<StatePart> {
+    let kinds = model.geometry.layers.iter().enumerate();
+    let delta = kinds.filter(|(_, kind)| **kind == LayerKind::Delta).map(|(layer, _)| layer);
+    delta.flat_map(|layer| [StatePart::Delta { layer }, StatePart::Conv { layer }]).collect()
+}
+
+/// All recurrent states of a sequence.
+pub fn states(device: &EmuDevice, model: &Model, sequence: SequenceId) -> Vec<Vec<u32>> {
+    parts(model).into_iter().map(|part| bits(&device.state(sequence, part).unwrap())).collect()
+}
+
+/// Sequences with prompts on a device, without a runner: plans of any shape, and steps that hand tokens over.
+pub struct Bare {
+    pub model: Arc<Model>,
+    pub profile: Profile,
+    pub device: EmuDevice,
+}
+
+impl Bare {
+    pub const CONTEXT: usize = 256;
+
+    pub fn new(model: Arc<Model>, profile: Profile, seed: u32) -> Self {
+        let device = device(&model, &profile, seed);
+        Bare { model, profile, device }
+    }
+
+    pub fn target<T>(&self, with: impl FnOnce(Target<'_>) -> T) -> T {
+        let weights = self.model.weights.packed().0;
+        with(Target { geometry: &self.model.geometry, weights: &weights, profile: &self.profile })
+    }
+
+    pub fn prompt(&mut self, tokens: &[u32]) -> SequenceId {
+        let sequence = self.device.open().unwrap();
+        self.device.reserve(&[Room { sequence, from: 0, to: tokens.len() + 40 }]).unwrap();
+        let plan = self.chunk(tokens.len());
+        let positions: Vec<u32> = (0..tokens.len() as u32).collect();
+        self.device.run(&plan, &Batch { sequences: &[sequence], tokens, positions: &positions }).unwrap();
+        sequence
+    }
+
+    /// The plan of a prompt.
+    pub fn chunk(&self, rows: usize) -> Plan {
+        self.target(|t| prefill(t, rows, Self::CONTEXT, LogitRows::Last)).unwrap()
+    }
+
+    /// The plan of a step.
+    pub fn plan(&self, slots: usize, tail: Tail) -> Plan {
+        let shape = DecodeShape { tail, ..DecodeShape::logits(slots, Self::CONTEXT) };
+        self.target(|t| decode(t, shape)).unwrap()
+    }
+
+    /// One step with the token from outside. Returns the most probable next one.
+    pub fn step(&mut self, sequence: SequenceId, token: u32, position: usize) -> u32 {
+        let plan = self.plan(1, Tail::Logits);
+        let batch = Batch { sequences: &[sequence], tokens: &[token], positions: &[position as u32] };
+        self.device.run(&plan, &batch).unwrap();
+        top(self.device.logits(0)) as u32
+    }
+
+    pub fn choices(&self, requests: Vec<Request>) -> Choices {
+        let (entries, vocab) = (requests.len(), self.model.geometry.vocab);
+        let mask = vec![u32::MAX; entries * vocab.div_ceil(32)];
+        Choices { requests, counts: vec![0; entries * vocab], bias: vec![0.0; entries * vocab], mask }
+    }
+
+    pub fn states(&self, sequence: SequenceId) -> Vec<Vec<u32>> {
+        states(&self.device, &self.model, sequence)
+    }
 }
 
 /// What the oracle made of a prompt.
