@@ -176,7 +176,8 @@ EMU_RAW void dispatch(Dim3 grid, Dim3 tgs, void (*entry)(void*), void* user, con
         for (unsigned s = 0; s < (n + 31) / 32; s++) { g.simd[s].rv = Rendezvous{}; g.simd[s].rv.live = std::min(32u, n - s * 32); }
         for (unsigned i = 0; i < n; i++) {
             Fiber& f = g.f[i]; f.tid = i; f.lane = i & 31; f.simd = &g.simd[i / 32]; f.done = false; f.fake = nullptr; f.wsite.line = 0;
-            void** sp = (void**)(f.stack + STACK); *--sp = nullptr; *--sp = (void*)fiber_main; for (int k = 0; k < 6; k++) *--sp = nullptr;
+            // Not all at the same place of a page, or the tops of all stacks would share a few lines of the cache.
+            void** sp = (void**)(f.stack + STACK - i % 64 * 320); *--sp = nullptr; *--sp = (void*)fiber_main; for (int k = 0; k < 6; k++) *--sp = nullptr;
             f.sp = sp;
         }
 #ifdef EMU_TSAN
