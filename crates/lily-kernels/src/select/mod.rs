@@ -81,8 +81,10 @@ fn slice_len(vocab: usize, slices: usize) -> usize {
 #[cfg(feature = "testing")]
 fn test_sizes() -> Vec<(usize, usize, usize, usize)> {
     let mut all = Vec::new();
-    // Slices of 512 tokens and their borders; no whole vectors; slices that hold no token; few tokens.
-    let vocabularies = [(3000, 6), (1025, 3), (513, 2), (1024, 2), (511, 1), (100, 5), (10, 5), (4100, 17)];
+    // Slices of 512 tokens and their borders; no whole vectors; slices that hold no token; few tokens; as many slices as tokens of
+    // one, so that the best ones weigh something.
+    let vocabularies =
+        [(3000, 6), (1025, 3), (513, 2), (1024, 2), (511, 1), (100, 5), (10, 5), (4100, 17), (256, 64)];
     for (i, (vocab, slices)) in vocabularies.into_iter().enumerate() {
         // The same rows one at a time, and up to four beside each other.
         let rows = 1 + i % 4;

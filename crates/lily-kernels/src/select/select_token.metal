@@ -1,14 +1,12 @@
 // Filters and the draw: a threadgroup of 512 threads a row (select/select_token.rs).
 //
-// The order of rank is by falling key, then by rising id: by falling `rank_of`. What top_k and top_p keep is a leading part of
-// it and therefore described by the rank of its last token, the cut. A slice whose largest score is below a bound holds nothing above it; most searches
-// read only the few slices that remain.
+// A slice whose largest score is below a bound holds nothing above it. Searches begin with a bound that follows from the largest
+// scores of the slices, and mostly read only the few slices that reach it.
 #define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "request.h"
-#include "select.h"
-#include "select_block.h"
+#include "select_row.h"
 #include "philox.h"
 #include "slots.h"
 using namespace metal;
@@ -24,88 +22,6 @@ constant constexpr uint NONE_LEFT = 0xffffffffu;
 constant constexpr uint NOT_FINITE = 0xfffffffeu;
 /// Below this exponent a weight is 0 as a float.
 constant constexpr float NO_WEIGHT = -104.0f;
-
-inline ulong rank_of(uint key, uint id) { return ulong(key) << 32 | ulong(~id); }
-inline uint rank_key(ulong rank) { return uint(rank >> 32); }
-
-/// What a token counts for in a sum: 1, its weight, or 1 if it has one key.
-constant constexpr uint BY_COUNT = 0;
-constant constexpr uint BY_WEIGHT = 1;
-constant constexpr uint BY_KEY = 2;
-struct Measure { uint kind; uint key; float log_min_p; ulong cut; };
-
-struct Row {
-    device const float* scores;
-    uint vocab, slices, slice_len;
-    float largest, temperature;
-};
-
-inline float measured(thread const Row& row, thread const Measure& m, float score, uint id) {
-    const uint key = score_key(score);
-    if (rank_of(key, id) < m.cut) return 0.0f;
-    if (m.kind != BY_WEIGHT) return m.kind == BY_COUNT || key == m.key ? 1.0f : 0.0f;
-    const float exponent = score_exponent(score, row.largest, row.temperature);
-    return exponent >= m.log_min_p ? precise::exp(exponent) : 0.0f;
-}
-/// Four scores of a row from `id` on; -inf behind the row's end.
-inline float4 four_scores(thread const Row& row, uint id) {
-    if (VECTORS) return *(device const float4*)(row.scores + id);
-    const uint n = row.vocab - id;
-    device const float* s = row.scores + id;
-    return float4(s[0], n > 1 ? s[1] : no_score(), n > 2 ? s[2] : no_score(), n > 3 ? s[3] : no_score());
-}
-inline uint slice_end(thread const Row& row, uint slice) { return min((slice + 1) * row.slice_len, row.vocab); }
-
-/// The sum of each slice's measures. A simdgroup a slice.
-inline void sum_slices(thread const Row& row, thread const Measure& m, thread const Block& b,
-                       threadgroup const uint* slice_keys, threadgroup float* masses) {
-    for (uint s = b.simd; s < row.slices; s += BLOCK_SIMDS) {
-        const uint key = slice_keys[s];
-        const bool any = key > BANNED && key >= (m.kind == BY_KEY ? m.key : rank_key(m.cut))
-            && (m.kind != BY_WEIGHT || score_exponent(key_score(key), row.largest, row.temperature) >= m.log_min_p);
-        float sum = 0.0f;
-        if (any) {
-            const uint end = slice_end(row, s);
-            for (uint id = s * row.slice_len + 4 * b.lane; id < end; id += 128) {
-                const float4 v = four_scores(row, id);
-                sum += measured(row, m, v.x, id) + measured(row, m, v.y, id + 1)
-                    + measured(row, m, v.z, id + 2) + measured(row, m, v.w, id + 3);
-            }
-        }
-        sum = simd_sum(sum);
-        if (b.lane == 0) masses[s] = sum;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-}
-
-/// The first value above 0 with which the sum exceeds the threshold, or the last one that changes the sum if none does; NOWHERE
-/// if no value is above 0. Leaves what is left of the threshold before that value.
-inline uint place_of(thread float& threshold, float2 v, thread const Block& b, threadgroup uint* words, threadgroup float* parts) {
-    const float2 sums = block_sums(v, b, parts);
-    const float total = block_total(v, sums, b, words);
-    // Rounding can leave the threshold at the total; the token meant is then one of weight, not the last one of all.
-    if (total > 0.0f) threshold = fmin(threshold, as_type<float>(as_type<uint>(total) - 1));
-    const uint index = block_first(v.x > 0.0f && sums.x > threshold, v.y > 0.0f && sums.y > threshold, b, words);
-    if (index == NOWHERE) return NOWHERE;
-    if (index / 2 == b.thread_index) parts[0] = fmax(threshold - (index % 2 ? sums.x : sums.x - v.x), 0.0f);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    threshold = parts[0];
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    return index;
-}
-
-/// The token at which the sum of measures by rising id exceeds the threshold; `masses` holds the slices' sums.
-inline uint pick(thread const Row& row, thread const Measure& m, float threshold, thread const Block& b,
-                 threadgroup const float* masses, threadgroup uint* words, threadgroup float* parts) {
-    const uint first = 2 * b.thread_index;
-    float2 v = float2(first < row.slices ? masses[first] : 0.0f, first + 1 < row.slices ? masses[first + 1] : 0.0f);
-    const uint slice = place_of(threshold, v, b, words, parts);
-    if (slice == NOWHERE) return NOWHERE;
-    const uint id = slice * row.slice_len + first, end = slice_end(row, slice);
-    v = float2(id < end ? measured(row, m, row.scores[id], id) : 0.0f, id + 1 < end ? measured(row, m, row.scores[id + 1], id + 1) : 0.0f);
-    const uint token = place_of(threshold, v, b, words, parts);
-    return token == NOWHERE ? NOWHERE : slice * row.slice_len + token;
-}
 
 /// Lists the kept tokens with keys in [low, high), in any order, and returns their number; more than LIST if there are more.
 inline uint collect(thread const Row& row, ulong cut, uint low, uint high, thread const Block& b,
@@ -147,6 +63,12 @@ inline void sort_list(uint n, thread const Block& b, threadgroup const ulong* li
     if (i < n) sorted[before_first] = first;
     if (i + THREADS < n) sorted[before_second] = second;
     threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+/// What a thread's two tokens of a sorted list count for: those of the first `n` with a key above `unsure`.
+inline float2 two_ranks(thread const Row& row, bool counting, uint n, uint unsure, thread const Block& b, threadgroup const ulong* sorted) {
+    const uint first = 2 * b.thread_index, x = first < n ? rank_key(sorted[first]) : 0u, y = first + 1 < n ? rank_key(sorted[first + 1]) : 0u;
+    return float2(x > unsure ? counting ? 1.0f : key_weight(row, x) : 0.0f, y > unsure ? counting ? 1.0f : key_weight(row, y) : 0.0f);
 }
 
 /// Where the cut lies: at a key in [low, high), with so much of the measure at higher keys. `reached` is false if the measure
@@ -271,18 +193,17 @@ kernel void select_token(device const uint* maxima [[buffer(0)]],
     if (fault) result = NOT_FINITE;
     else if (best_key <= BANNED) result = NONE_LEFT;
     else if (!request_greedy(q)) {
-        const Row row = {scores + ulong(index) * p.vocab, p.vocab, p.slices, p.slice_len,
+        const Row row = {scores + ulong(index) * p.vocab, VECTORS, p.vocab, p.slices, p.slice_len,
                          key_score(best_key), as_type<float>(q[REQUEST_TEMPERATURE])};
         const float top_p = as_type<float>(q[REQUEST_TOP_P]), log_min_p = as_type<float>(q[REQUEST_LOG_MIN_P]);
         const uint top_k = q[REQUEST_TOP_K];
         const bool by_rank = top_k > 0 && top_k < min(q[REQUEST_VOCABULARY], p.vocab);
         bool by_share = top_p < 1.0f;
-        const bool filtered = by_rank || by_share || log_min_p > no_score();
-        const uint first = 2 * thread_index;
         for (uint s = thread_index; s < p.slices; s += THREADS)
-            masses[s] = slice_keys[s] > BANNED ? sums[first_slice + s] * score_weight(key_score(slice_keys[s]), row.largest, row.temperature) : 0.0f;
+            masses[s] = slice_keys[s] > BANNED ? sums[first_slice + s] * key_weight(row, slice_keys[s]) : 0.0f;
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
+        // First top_k, then top_p of what that leaves.
         ulong cut = 0;
         for (uint stage = 0; stage < 2; ++stage) {
             const bool counting = stage == 0;
@@ -290,24 +211,21 @@ kernel void select_token(device const uint* maxima [[buffer(0)]],
             const Measure m = {counting ? BY_COUNT : BY_WEIGHT, 0, no_score(), cut};
             float target = float(top_k);
             if (!counting) {
-                if (by_rank) sum_slices(row, m, b, slice_keys, masses);
-                const float2 v = float2(first < p.slices ? masses[first] : 0.0f, first + 1 < p.slices ? masses[first + 1] : 0.0f);
-                const float2 upto = block_sums(v, b, parts);
-                target = top_p * block_total(v, upto, b, words);
+                if (cut > 0) sum_slices(row, m, b, slice_keys, masses);
+                const float2 v = two_masses(row, b, masses);
+                target = top_p * block_total(v, block_sums(v, b, parts), b, words);
             }
-            Search in = {max(floor_key(row, counting && by_share ? no_score() : log_min_p), rank_key(cut)), best_key + 1, 0.0f, true};
+            // What min_p drops counts for top_p, so top_k must not leave it out.
+            const uint least = floor_key(row, counting && by_share ? no_score() : log_min_p);
+            Search in = {max(least, rank_key(cut)), best_key + 1, 0.0f, true};
 
             // The slices' best are tokens: if some of them reach the target, the cut is not below the last of those.
             for (uint s = thread_index; s < p.slices; s += THREADS) list[s] = rank_of(slice_keys[s], s);
             threadgroup_barrier(mem_flags::mem_threadgroup);
             sort_list(p.slices, b, list, sorted);
-            const uint unsure = max(BANNED, rank_key(cut));
-            float2 v = float2(0.0f, 0.0f);
-            if (first < p.slices && rank_key(sorted[first]) > unsure)
-                v.x = counting ? 1.0f : score_weight(key_score(rank_key(sorted[first])), row.largest, row.temperature);
-            if (first + 1 < p.slices && rank_key(sorted[first + 1]) > unsure)
-                v.y = counting ? 1.0f : score_weight(key_score(rank_key(sorted[first + 1])), row.largest, row.temperature);
+            float2 v = two_ranks(row, counting, p.slices, max(BANNED, rank_key(cut)), b, sorted);
             float2 upto = block_sums(v, b, parts);
+            // Roundings must not take the bound above the cut.
             const float safe = counting ? target : target * 1.00001f;
             const uint bound = block_first(upto.x >= safe && v.x > 0.0f, upto.y >= safe && v.y > 0.0f, b, words);
             if (bound != NOWHERE) in.low = max(in.low, rank_key(sorted[bound]));
@@ -317,16 +235,11 @@ kernel void select_token(device const uint* maxima [[buffer(0)]],
                 const uint n = collect(row, cut, in.low, in.high, b, slice_keys, list, listed);
                 if (n <= LIST) {
                     sort_list(n, b, list, sorted);
-                    v = float2(0.0f, 0.0f);
-                    if (first < n) v.x = counting ? 1.0f : score_weight(key_score(rank_key(sorted[first])), row.largest, row.temperature);
-                    if (first + 1 < n) v.y = counting ? 1.0f : score_weight(key_score(rank_key(sorted[first + 1])), row.largest, row.temperature);
-                    upto = block_sums(v, b, parts);
+                    upto = block_sums(two_ranks(row, counting, n, 0, b, sorted), b, parts);
                     uint last = block_first(in.above + upto.x >= target, in.above + upto.y >= target, b, words);
                     if (last < n && counting && by_share && in.above == 0.0f) {
                         // The list has all that top_k keeps: top_p is decided with it.
-                        v = float2(0.0f, 0.0f);
-                        if (first <= last) v.x = score_weight(key_score(rank_key(sorted[first])), row.largest, row.temperature);
-                        if (first + 1 <= last) v.y = score_weight(key_score(rank_key(sorted[first + 1])), row.largest, row.temperature);
+                        v = two_ranks(row, false, last + 1, 0, b, sorted);
                         upto = block_sums(v, b, parts);
                         const float share = top_p * block_total(v, upto, b, words);
                         last = min(last, block_first(upto.x >= share, upto.y >= share, b, words));
@@ -339,8 +252,7 @@ kernel void select_token(device const uint* maxima [[buffer(0)]],
                     // More equal scores than a list holds.
                     const Measure equal = {BY_KEY, in.low, no_score(), cut};
                     sum_slices(row, equal, b, slice_keys, masses);
-                    const float each = counting ? 1.0f : score_weight(key_score(in.low), row.largest, row.temperature);
-                    const float number = fmax(ceil((target - in.above) / each), 1.0f);
+                    const float number = fmax(ceil((target - in.above) / (counting ? 1.0f : key_weight(row, in.low))), 1.0f);
                     found = rank_of(in.low, pick(row, equal, number - 0.5f, b, masses, words, parts));
                     break;
                 }
@@ -352,16 +264,15 @@ kernel void select_token(device const uint* maxima [[buffer(0)]],
         }
 
         const Measure m = {BY_WEIGHT, 0, log_min_p, cut};
-        if (filtered) sum_slices(row, m, b, slice_keys, masses);
-        const float2 v = float2(first < p.slices ? masses[first] : 0.0f, first + 1 < p.slices ? masses[first + 1] : 0.0f);
-        const float2 upto = block_sums(v, b, parts);
-        const float total = block_total(v, upto, b, words);
+        if (cut > 0 || log_min_p > no_score()) sum_slices(row, m, b, slice_keys, masses);
+        const float2 v = two_masses(row, b, masses);
+        const float total = block_total(v, block_sums(v, b, parts), b, words);
         // 53 random bits as two floats.
         const uint2 bits = philox(uint2(q[REQUEST_SEED], q[REQUEST_SEED + 1]), q[REQUEST_STEP]);
         const float high = float(bits.x >> 8) * 5.9604644775390625e-8f;
         const float low = float((bits.x & 0xffu) << 21 | bits.y >> 11) * 1.1102230246251565e-16f;
         result = pick(row, m, fma(high, total, low * total), b, masses, words, parts);
-        // Only if the total has no number.
+        // Only if the total is no number.
         if (result == NOWHERE) result = best_id;
     }
 
