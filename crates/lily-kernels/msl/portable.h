@@ -1,6 +1,9 @@
 // What plain Metal cannot say the same way on every target of a kernel. The shims define the same names in their <metal_stdlib>.
 #pragma once
 #ifdef __METAL_VERSION__
+  // A product and a sum become one fma only where a kernel says fma: one meaning on every target, and the same bits in every
+  // specialization of a kernel. Together with fast math off.
+  #pragma STDC FP_CONTRACT OFF
   // Storage shared by a threadgroup: `n` elements called `name`. Only in the outermost scope of a kernel.
   #define TG_ARRAY(T, name, n) threadgroup T name[n]
   // Behind a kernel's `threadgroup T* name` parameter: memory whose size the launch gives. In place of the attribute,

@@ -20,7 +20,9 @@ pub fn emulator_unit(text: &Text, activation: Activation) -> String {
     let (name, constants, symbol) = (text.name, text.constants.len(), emulator_symbol(text, activation));
     let mut out = format!(
         "#define ACT {}\n#define ACT_IS_{}\n#include \"kernels.h\"\n#include <metal_stdlib>\n\
-         #include <metal_simdgroup_matrix>\nnamespace {{\n",
+         #include <metal_simdgroup_matrix>\n\
+         #ifdef TILE_MPP\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n#endif\n\
+         namespace {{\n",
         activation.metal(),
         activation.name().to_uppercase()
     );

@@ -58,7 +58,8 @@ class Texts(run_cuda.Compiler):
         text = self.text(name)
         source = "#define ACT %s\n#define ACT_IS_%s\n%s\n" % (ACT[act], act.upper(), text)
         source += "".join(entry_points.cuda(*k) for k in entry_points.kernels(text))
-        options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", f"-I{self.include}", "-diag-suppress=1097", f"-DLAUNCH_THREADS={threads}"]
+        # --fmad=false: where a text wants a fused multiply-add it says fma, so that its bits do not depend on the compiler.
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space", f"-I{self.include}", "-diag-suppress=1097", f"-DLAUNCH_THREADS={threads}"]
         options += [f"-DFUNCTION_CONSTANT_{i}={v}" for i, v in enumerate(constants)]
         return self.build(source, self.headers, options, f"{name} {act} {constants}")
 
