@@ -1,4 +1,5 @@
 // Unit q and k, their product, and the gates (delta/prep.rs): a simdgroup a key head with the value heads that use it.
+#define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "activation.h"

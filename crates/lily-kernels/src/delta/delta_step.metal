@@ -1,5 +1,6 @@
 // A decode step of Gated DeltaNet between its projections (delta/step.rs): a threadgroup some rows, or with the gated norm all rows, of
 // a value head's state. Each makes the q and k of its head itself; up to four tokens share one read of the state.
+#define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "activation.h"
@@ -63,8 +64,8 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
     device float* kept_next = conv_state + slot_next(slots, slot) * (TAPS - 1) * channels;
     const ulong entry = ulong(values) * p.key_dim;
     device float* next = state + slot_next(slots, slot) * entry;
-    // q and k of each token of a block, zeros behind their ends; then y of the block.
-    threadgroup float* y = shared + min(p.rows, BLOCK) * 2 * width;
+    // Of each token of a block: q and k, zeros behind their ends, and v of the group's rows, which y replaces.
+    const uint columns = 2 * width + end - first, stride = 2 * width + (p.group_rows + 3) / 4 * 4;
     const float rate = precise::exp(plain_value(a_log, A_LOG_IS_F32, head)), bias = plain_value(dt_bias, DT_BIAS_IS_F32, head);
     const float root = precise::rsqrt(float(p.key_dim));
 
@@ -91,17 +92,19 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
             gate = silu(float(z[ulong(start + simd / pieces) * values + element])) * plain_value(norm, NORM_IS_F32, element);
 
         if (start > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-        float sums[BLOCK];
-        for (uint i = thread_index; i < 2 * width; i += threads) {
+        for (uint i = thread_index; i < columns; i += threads) {
+            const bool is_v = i >= 2 * width;
             const uint c = i % width;
+            const uint channel = is_v ? 2 * keys + head_row + first + i - 2 * width : i / width * keys + key_head * p.key_dim + c;
+            float sums[BLOCK];
             UNROLL for (uint r = 0; r < BLOCK; ++r) sums[r] = 0.0f;
-            if (c < p.key_dim) convolve(sums, kept, raw, conv, i / width * keys + key_head * p.key_dim + c, start, count, channels);
+            if (is_v || c < p.key_dim) convolve(sums, kept, raw, conv, channel, start, count, channels);
             UNROLL for (uint r = 0; r < BLOCK; ++r)
-                if (r < count) shared[r * 2 * width + i] = silu(sums[r]);
+                if (r < count) shared[r * stride + i] = silu(sums[r]);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        // Lane `part` of a row makes the gates and v of token `part` of the block.
+        // Lane `part` of a row has the gates, v and y of token `part` of the block.
         const uint token = start + min(part, count - 1);
         const float my_decay = precise::exp(-rate * softplus(float(a[ulong(token) * p.value_heads]) + bias));
         const float my_beta = sigmoid(float(b[ulong(token) * p.value_heads]));
@@ -112,10 +115,10 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
                 UNROLL for (uint i = 0; i < MOST_STEPS; ++i) s[i] = float4(0.0f);
                 if (mine) load_row(s, from + ulong(head_row + row) * p.key_dim, p.key_dim, part, STEPS, WHOLE);
             }
-            convolve(sums, kept, raw, conv, 2 * keys + head_row + min(row, end - 1), start, count, channels);
-            const float my_v = silu(part == 0 ? sums[0] : part == 1 ? sums[1] : part == 2 ? sums[2] : sums[3]);
+            threadgroup float* own = shared + part * stride + 2 * width + row - first;
+            const float my_v = mine && part < count ? *own : 0.0f;
             for (uint r = 0; r < count; ++r) {
-                threadgroup const float* q_row = shared + r * 2 * width;
+                threadgroup const float* q_row = shared + r * stride;
                 threadgroup const float* k_row = q_row + width;
                 float qq = 0.0f, kk = 0.0f, qk = 0.0f;
                 for (uint i = lane; i < width; i += 32) {
@@ -135,8 +138,8 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
                 const ushort owner = ushort(lane - part + r);
                 const float decay = simd_shuffle(my_decay, owner), beta = simd_shuffle(my_beta, owner), v = simd_shuffle(my_v, owner);
                 const float delta = beta * fma(-decay, recalled, v), result = fma(decay, asked, delta * kappa);
-                if (mine && part == 0) {
-                    if (GATED) y[r * p.value_dim + row] = result;
+                if (mine && part == r) {
+                    if (GATED) *own = result;
                     else out[ulong(start + r) * values + row] = ACT(result);
                 }
                 const float4 g = float4(decay), d = float4(delta * k_scale);
@@ -150,7 +153,7 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
             // A simdgroup a piece of 32 values of a token's head; it sums the head's squares for itself.
             for (uint piece = simd; piece < count * pieces; piece += simds) {
                 const uint r = piece / pieces, i = piece % pieces * 32 + lane;
-                threadgroup const float* y_row = y + r * p.value_dim;
+                threadgroup const float* y_row = shared + r * stride + 2 * width;
                 float sum = 0.0f;
                 for (uint j = lane; j < p.value_dim; j += 32) sum = fma(y_row[j], y_row[j], sum);
                 const float scale = precise::rsqrt(simd_sum(sum) / float(p.value_dim) + p.eps);

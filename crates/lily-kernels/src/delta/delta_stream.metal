@@ -1,5 +1,6 @@
 // Gated DeltaNet of a prompt between its projections (delta/stream.rs): a threadgroup some rows of a value head's state, in registers
 // from the first token to the last. It makes q and k of its head, and v of its rows, a tile of tokens at a time.
+#define WHOLE_SIMDGROUPS
 #include <metal_stdlib>
 #include "portable.h"
 #include "activation.h"

@@ -247,8 +247,7 @@ impl Contract for DeltaStep {
             eps: self.eps,
         };
         let grid = [self.value_dim.div_ceil(group_rows), self.value_heads, self.slots];
-        let y = if self.gated { self.value_dim } else { 0 };
-        let shared = 4 * self.rows.min(BLOCK) * (2 * 16 * steps + y);
+        let shared = 4 * self.rows.min(BLOCK) * (2 * 16 * steps + group_rows.next_multiple_of(4));
         let mut dispatch =
             Dispatch::new(&delta_step::TEXT, constants.words(), params.words(), grid, [threads, 1, 1]);
         dispatch.threadgroup_bytes = vec![shared.next_multiple_of(16)];
