@@ -2,7 +2,7 @@
 // a simdgroup, where a simdgroup makes all rows of its 32 columns. H is 1, 2 or 4; simdgroups are H to 4, a power of two.
 //
 // Inputs come in steps of 32. Of each step a thread fetches 32 weights of its own row of the matrices into registers while the
-// step before is multiplied, then dequantizes them into threadgroup memory as ACT, once for all rows; only its own simdgroup reads
+// step before is multiplied, then dequantizes them into threadgroup memory as TILE, once for all rows; only its own simdgroup reads
 // them. Rows of x are shared by the simdgroups, in two buffers used in turn: one threadgroup barrier a step. (With f32 two do not
 // fit: one buffer, two barriers.) A sum runs over the inputs in steps of 16 from the first to the last, whatever H and the number
 // of rows are, so a row's bits depend on neither.
@@ -26,6 +26,12 @@
 #pragma once
 #include "activation.h"
 #include "quant.h"
+// bfloat keeps 8 bits of a weight, half 11, at the same rate: with activations of bfloat tiles multiply in half. Activations keep
+// all of theirs there; what lies beyond half's range, and nothing does but by a fault, ends at its largest number.
+#if defined(ACT_IS_BF16)
+#define TILE half
+#define TILE_IS_F16
+#endif
 #include "tile.h"
 
 constant constexpr uint GEMM_STEP = 32;
@@ -36,7 +42,20 @@ constant constexpr uint GEMM_LD = GEMM_STEP + 4, GEMM_BUFFERS = 1;
 constant constexpr uint GEMM_LD = GEMM_STEP + 8, GEMM_BUFFERS = 2;
 #endif
 /// uint4s of threadgroup memory that 128 rows of weights and 64 of x take: 20 KiB, 27 KiB with f32.
-constant constexpr uint GEMM_MEMORY = (128 + GEMM_BUFFERS * 64) * GEMM_LD * sizeof(ACT) / 16;
+constant constexpr uint GEMM_MEMORY = (128 + GEMM_BUFFERS * 64) * GEMM_LD * sizeof(TILE) / 16;
+
+/// Four operands at an address that is a multiple of their size.
+#if defined(__CUDACC__) && defined(TILE_IS_F16)
+inline void tile_stage4(TILE* p, float a, float b, float c, float d) {
+    const uint low = as_type<uint>(__floats2half2_rn(a, b)), high = as_type<uint>(__floats2half2_rn(c, d));
+    *(ulong*)p = ulong(low) | ulong(high) << 32;
+}
+#else
+inline void tile_stage4(threadgroup TILE* p, float a, float b, float c, float d) {
+    *(threadgroup vec<TILE, 4>*)p = VEC(TILE, 4, TILE(a), TILE(b), TILE(c), TILE(d));
+}
+#endif
+inline float gemm_in_range(float x) { return isnan(x) ? x : clamp(x, -65504.0f, 65504.0f); }
 
 /// A quantized row of weights: its words of the next step, and where it is.
 struct GemmQuant {
@@ -48,7 +67,7 @@ struct GemmQuant {
         scale = float(row.scales[k / row.group]);
         bias = float(row.biases[k / row.group]);
     }
-    void put(threadgroup ACT* to) {
+    void put(threadgroup TILE* to) {
         UNROLL
         for (uint upper = 0; upper < 2; ++upper) {
             float q[16];
@@ -56,7 +75,7 @@ struct GemmQuant {
             UNROLL
             for (uint i = 0; i < 16; ++i) q[i] = fma(q[i], scale * quant_factor(row.bits, i), bias);
             UNROLL
-            for (uint i = 0; i < 16; i += 4) act_stage4(to + upper * 16 + i, q[i], q[i + 1], q[i + 2], q[i + 3]);
+            for (uint i = 0; i < 16; i += 4) tile_stage4(to + upper * 16 + i, q[i], q[i + 1], q[i + 2], q[i + 3]);
         }
     }
 };
@@ -67,9 +86,14 @@ struct GemmPiece {
         UNROLL
         for (uint i = 0; i < sizeof(ACT) / 2; ++i) bits[i] = ((device const ulong*)p)[i];
     }
-    void store(threadgroup ACT* p) {
+    void store(threadgroup TILE* p) {
+#ifdef ACT_IS_BF16
+        const vec<ACT, 4> v = as_type<vec<ACT, 4>>(bits[0]);
+        tile_stage4(p, gemm_in_range(float(v.x)), gemm_in_range(float(v.y)), gemm_in_range(float(v.z)), gemm_in_range(float(v.w)));
+#else
         UNROLL
         for (uint i = 0; i < sizeof(ACT) / 2; ++i) ((threadgroup ulong*)p)[i] = bits[i];
+#endif
     }
 };
 /// A row of weights of ACT.
@@ -80,7 +104,7 @@ struct GemmPlain {
         UNROLL
         for (uint i = 0; i < 8; ++i) pieces[i].load(row + k + 4 * i);
     }
-    void put(threadgroup ACT* to) {
+    void put(threadgroup TILE* to) {
         UNROLL
         for (uint i = 0; i < 8; ++i) pieces[i].store(to + 4 * i);
     }
@@ -101,17 +125,17 @@ inline bool gemm_pair_second(uint thread_index) { return thread_index % 32 >= 16
 template <uint H, class A, class W>
 inline void gemm(thread TileC* sums, threadgroup uint4* memory, thread A& a, thread W& w, uint rows, uint cols, bool busy,
                  uint thread_index, uint threads) {
-    threadgroup ACT* weights = (threadgroup ACT*)memory;
-    threadgroup ACT* x = weights + threads * GEMM_LD;
-    threadgroup ACT* own = weights + thread_index / 32 * 32 * GEMM_LD;
+    threadgroup TILE* weights = (threadgroup TILE*)memory;
+    threadgroup TILE* x = weights + threads * GEMM_LD;
+    threadgroup TILE* own = weights + thread_index / 32 * 32 * GEMM_LD;
     // x in pieces of four: eight a row, up to four a thread.
     device const ACT* from[4];
-    threadgroup ACT* to[4];
+    threadgroup TILE* to[4];
     UNROLL
     for (uint i = 0; i < 4; ++i) {
         const uint piece = thread_index + i * threads, r = piece / 8, k = piece % 8 * 4;
         from[i] = r < rows ? a.row(r) + k : (device const ACT*)0;
-        to[i] = r < 16 * H ? x + r * GEMM_LD + k : (threadgroup ACT*)0;
+        to[i] = r < 16 * H ? x + r * GEMM_LD + k : (threadgroup TILE*)0;
     }
     UNROLL
     for (uint h = 0; h < H; ++h) tile_zero(sums[h]);
@@ -158,7 +182,7 @@ inline void gemm(thread TileC* sums, threadgroup uint4* memory, thread A& a, thr
 template <uint H, class Out>
 inline void gemm_store(thread TileC* sums, threadgroup uint4* memory, uint row, uint rows, uint col, uint cols, thread Out& out,
                        uint simd, uint lane) {
-    threadgroup float* scratch = (threadgroup float*)((threadgroup ACT*)memory + simd * 32 * GEMM_LD);
+    threadgroup float* scratch = (threadgroup float*)((threadgroup TILE*)memory + simd * 32 * GEMM_LD);
     UNROLL
     for (uint h = 0; h < H; ++h)
         if (row + h * 16 < rows) tile_each(sums[h], scratch, lane, row + h * 16, rows, col + simd * 32, cols, out);
@@ -167,7 +191,7 @@ inline void gemm_store(thread TileC* sums, threadgroup uint4* memory, uint row, 
 template <uint H, class Out>
 inline void gemm_store_pairs(thread TileC* sums, threadgroup uint4* memory, uint row, uint rows, uint col, uint cols, thread Out& out,
                              uint simd, uint lane) {
-    threadgroup float* scratch = (threadgroup float*)((threadgroup ACT*)memory + simd * 32 * GEMM_LD);
+    threadgroup float* scratch = (threadgroup float*)((threadgroup TILE*)memory + simd * 32 * GEMM_LD);
     UNROLL
     for (uint h = 0; h < H; ++h)
         if (row + h * 16 < rows) tile_pairs(sums[h], scratch, lane, row + h * 16, rows, col + simd * 16, cols, out);
