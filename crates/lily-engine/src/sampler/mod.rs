@@ -181,4 +181,6 @@ fn check(sampling: &Sampling) -> Result<(), SamplingError> {
 }
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod tests;

@@ -93,7 +93,7 @@ fn inverse(distribution: &[(u32, f64)], random: f64) -> (u32, f64) {
 }
 
 prop_compose! {
-    fn samplings()(
+    pub(super) fn samplings()(
         temperature in prop_oneof![Just(0.0f32), 0.1f32..3.0, Just(1.0f32)],
         top_p in prop_oneof![Just(1.0f32), 0.01f32..1.0],
         top_k in prop_oneof![Just(0usize), 1usize..40, Just(1000usize)],
