@@ -3,7 +3,7 @@
 use crate::bindings::split_query;
 use crate::{Activation, Contract, Dispatch, Operand, Traffic};
 
-/// q[r, i] = the first half of head i of qg[r].
+/// `q[r, i]` is the first half of head i of `qg[r]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplitQuery {
     /// Rows.
