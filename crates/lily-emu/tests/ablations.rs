@@ -17,6 +17,9 @@ fn profiles() -> Vec<(String, Profile)> {
     let mut profiles: Vec<(String, Profile)> =
         Switch::ALL.iter().map(|s| (format!("without {}", s.name()), all.clone().without(*s))).collect();
     let mut other = |name: &str, profile: Profile| profiles.push((name.to_owned(), profile));
+    for switch in Switch::ALL.into_iter().filter(|s| !all.has(*s)) {
+        other(&format!("with {}", switch.name()), all.clone().with_switches(all.switches.with(switch)));
+    }
     other("without any", all.clone().with_switches(Switches::NONE));
     // shorter blocks than any real device has, so that short prompts have several
     let blocks = Profile { block_attention_above: 0, attention_block: 64, ..all.clone() };
