@@ -71,6 +71,14 @@ venv() {
   fi
 }
 
+# caught PATTERN COMMAND...: the command must fail and say so.
+caught() {
+  local pattern=$1 output
+  shift
+  if output=$("$@" 2>&1 </dev/null); then echo "nothing was caught"; return 1; fi
+  grep -qE -- "$pattern" <<<"$output" || { echo "wanted /$pattern/, got:"; head -n 20 <<<"$output"; return 1; }
+}
+
 # The last line, and the exit status: for `trap summary EXIT`.
 summary() {
   printf '\n%d minutes\n%d passed, %d failed\n' $((($(date +%s) - began + 30) / 60)) "$passed" "$failed"

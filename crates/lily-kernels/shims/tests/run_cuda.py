@@ -67,24 +67,28 @@ class Compiler:
                     texts[os.path.basename(p)] = open(p, encoding="utf-8").read()
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", f"-I{self.include}",
                    "-diag-suppress=1097", "-DLAUNCH_THREADS=1024"] + FUNCTION_CONSTANTS + list(macros)  # 1097: [[buffer(0)]]
+        return self.build(source, texts, options, "kernels", show=True)
 
+    def build(self, source, headers, options, what, show=False):
+        """Machine code of a source that includes `headers` by name; raises RuntimeError with NVRTC's log, prints its warnings on `show`."""
         def strings(values):
             return (ctypes.c_char_p * len(values))(*[v.encode() for v in values])
 
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        if self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", len(texts), strings(list(texts.values())), strings(list(texts))):
+        if self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", len(headers), strings(list(headers.values())), strings(list(headers))):
             raise RuntimeError("nvrtcCreateProgram failed")
         status = self.lib.nvrtcCompileProgram(program, len(options), strings(options))
         self.lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         self.lib.nvrtcGetProgramLog(program, log)
         if status:
-            raise RuntimeError(f"nvrtc: error {status}\n{log.value.decode()[:6000]}")
-        if log.value.strip():
+            raise RuntimeError(f"{what}: NVRTC error {status}\n{log.value.decode()[:6000]}")
+        if show and log.value.strip():
             print(log.value.decode()[:2000])
         self.lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value)
         self.lib.nvrtcGetCUBIN(program, code)
+        self.lib.nvrtcDestroyProgram(ctypes.byref(program))
         return code.raw
 
 

@@ -63,25 +63,6 @@ class Texts(run_cuda.Compiler):
         options += [f"-DFUNCTION_CONSTANT_{i}={v}" for i, v in enumerate(constants)]
         return self.build(source, self.headers, options, f"{name} {act} {constants}")
 
-    def build(self, source, headers, options, what):
-        def strings(values):
-            return (ctypes.c_char_p * len(values))(*[v.encode() for v in values])
-
-        program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        if self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", len(headers), strings(list(headers.values())), strings(list(headers))):
-            raise RuntimeError("nvrtcCreateProgram failed")
-        status = self.lib.nvrtcCompileProgram(program, len(options), strings(options))
-        self.lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        self.lib.nvrtcGetProgramLog(program, log)
-        if status:
-            raise RuntimeError(f"{what}: NVRTC error {status}\n{log.value.decode()[:4000]}")
-        self.lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
-        code = ctypes.create_string_buffer(size.value)
-        self.lib.nvrtcGetCUBIN(program, code)
-        self.lib.nvrtcDestroyProgram(ctypes.byref(program))
-        return code.raw
-
 
 def variant(case):
     """What a case's machine code depends on; how many threads share the registers counts."""
