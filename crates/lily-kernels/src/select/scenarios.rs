@@ -305,6 +305,15 @@ pub(super) fn slices(row: &Row, slices: usize, len: usize) -> Vec<Slice> {
     each.collect()
 }
 
+/// Whether every slice has a token that `min_p` keeps; the texts leave out the slices without one, such as those that a mask bans.
+pub(super) fn every_slice_counts(row: &Row, len: usize) -> bool {
+    let scores = &row.scores[..row.request.vocabulary as usize];
+    let largest = |of: &[f32]| of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let least =
+        f64::from(largest(scores)) + f64::from(row.request.temperature) * f64::from(row.request.min_p).ln();
+    scores.chunks(len).all(|slice| f64::from(largest(slice)) >= least)
+}
+
 /// A larger score has the larger key; both zeros have one.
 fn key(score: f32) -> u32 {
     let bits = (score + 0.0).to_bits();

@@ -159,7 +159,9 @@ impl crate::testing::GpuCases for SelectToken {
         // Only a filter that looks at everything touches everything.
         let full = |row: &scenarios::Row| {
             let r = &row.request;
-            r.top_k > self.vocab && r.min_p > 0.0 && r.has_counts && r.vocabulary as usize == self.vocab
+            let all =
+                r.top_k > self.vocab && r.min_p > 0.0 && r.has_counts && r.vocabulary as usize == self.vocab;
+            all && scenarios::every_slice_counts(row, self.slice_len())
         };
         if rows.iter().all(full) { case.build() } else { case.touches_less().build() }
     }
