@@ -43,19 +43,39 @@ fn feed(golden: &Golden) -> Feed {
     Feed { chunk: 23, decode_from: golden.tokens.len() / 2 }
 }
 
-fn exact_of(model_name: &str) {
+/// All logits of the short goldens under each profile, handed to `check` with the profile's name.
+fn each_profile(
+    model_name: &str,
+    activation: Activation,
+    mut check: impl FnMut(&str, &[(Golden, Vec<Vec<f32>>)]),
+) {
     let model = fixture(model_name);
     for (name, profile) in profiles() {
-        let profile = profile.with_activation(Activation::F32);
-        let mut worst = 0.0f32;
-        for golden in Golden::short(model_name, LONGEST) {
+        let profile = profile.with_activation(activation);
+        let of = |golden: Golden| {
             let mut runner = runner(&model, &profile, 1);
             let sequence = runner.open().unwrap();
             let rows = all_logits(&mut runner, sequence, &golden.tokens, feed(&golden));
-            worst = worst.max(check_exact(&golden, &rows, &name));
-        }
-        println!("{model_name} {name}: {worst:.1e}");
+            (golden, rows)
+        };
+        let all: Vec<_> = Golden::short(model_name, LONGEST).into_iter().map(of).collect();
+        check(&name, &all);
     }
+}
+
+fn exact_of(model_name: &str) {
+    each_profile(model_name, Activation::F32, |name, all| {
+        let off = all.iter().map(|(golden, rows)| check_exact(golden, rows, name));
+        println!("{model_name} {name}: {:.1e}", off.fold(0.0, f32::max));
+    });
+}
+
+fn bf16_of(model_name: &str) {
+    each_profile(model_name, Activation::Bf16, |name, all| {
+        let mut sum = Bf16Sum::default();
+        all.iter().for_each(|(golden, rows)| sum.add(golden, rows, name));
+        sum.check(&format!("{model_name} {name}"));
+    });
 }
 
 #[test]
@@ -66,4 +86,14 @@ fn nano_in_f32() {
 #[test]
 fn micro_in_f32() {
     exact_of("micro");
+}
+
+#[test]
+fn nano_in_bf16() {
+    bf16_of("nano");
+}
+
+#[test]
+fn micro_in_bf16() {
+    bf16_of("micro");
 }

@@ -215,13 +215,13 @@ inline void attend_strided(thread RowSums<HEADS>& out, threadgroup const float* 
 
 /// The finished row of a query head.
 struct IntoOut {
-    device ACT* out;
+    device FINE* out;
     /// Of the first head: the gates of each follow its queries.
     device const ACT* qg;
     uint width;
 };
 inline void put(thread const IntoOut& to, uint head, uint i, float sum, float, float weight) {
-    to.out[head * to.width + i] = ACT(sum / weight * sigmoid(float(to.qg[(2 * head + 1) * to.width + i])));
+    to.out[head * to.width + i] = fine_of(sum / weight * sigmoid(float(to.qg[(2 * head + 1) * to.width + i])));
 }
 
 /// What AttendCombine merges.

@@ -5,11 +5,11 @@ constant constexpr uint BLOCK = 4;
 constant constexpr uint MOST_TAPS = 8;
 
 /// The convolution's input of one channel, row 0 the oldest that is kept.
-inline float history(device const float* kept, device const ACT* raw, ulong row, ulong channels) {
+inline float history(device const float* kept, device const FINE* raw, ulong row, ulong channels) {
     return row < TAPS - 1 ? kept[row * channels] : float(raw[(row - (TAPS - 1)) * channels]);
 }
 /// Its sums for the tokens start ... start + count - 1, all that they read at once.
-inline void convolve(thread float* sums, device const float* kept, device const ACT* raw, device const bfloat* w, uint c, uint start, uint count, ulong channels) {
+inline void convolve(thread float* sums, device const float* kept, device const FINE* raw, device const bfloat* w, uint c, uint start, uint count, ulong channels) {
     float tap[MOST_TAPS], x[MOST_TAPS - 1 + BLOCK];
     UNROLL for (uint j = 0; j < MOST_TAPS; ++j)
         if (j < TAPS) tap[j] = plain_value(w, CONV_IS_F32, c * TAPS + j);

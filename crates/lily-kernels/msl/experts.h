@@ -7,23 +7,23 @@ struct ExpertTile { uint expert, first, rows; };
 
 /// Rows of x by place in `order`, or through it: pair p belongs to row p / top_k.
 struct ExpertRows {
-    device const ACT* x;
+    device const FINE* x;
     device const uint* order;
     uint cols, first, top_k;
     bool gather;
-    device const ACT* row(uint i) { return x + ulong(gather ? order[first + i] / top_k : first + i) * cols; }
+    device const FINE* row(uint i) { return x + ulong(gather ? order[first + i] / top_k : first + i) * cols; }
 };
 
 constant constexpr uint SCATTER_NONE = 0, SCATTER_PAIRS = 1, SCATTER_WEIGHTED = 2;
 
 /// Where a product's rows go: `places` and `factors` hold a tile's rows, as expert_places writes them.
 struct ExpertOutput {
-    device ACT* out;
+    device FINE* out;
     threadgroup const uint* places;
     threadgroup const float* factors;
     uint outputs, scatter;
     void store(uint r, uint o, float v) {
-        out[ulong(places[r]) * outputs + o] = ACT(scatter == SCATTER_WEIGHTED ? v * factors[r] : v);
+        out[ulong(places[r]) * outputs + o] = fine_of(scatter == SCATTER_WEIGHTED ? v * factors[r] : v);
     }
 };
 /// By all threads; the barriers of gemm stand between this and the first store.

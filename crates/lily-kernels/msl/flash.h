@@ -14,7 +14,7 @@ struct Flash {
     device const ACT* q;
     device const ACT* qg;
     device const uint* positions;
-    device ACT* out;
+    device FINE* out;
     device const ACT* keys;
     device const ACT* values;
     device const uint* slots;
@@ -44,5 +44,5 @@ inline uint flash_rows(thread const Flash& at) { return min(FLASH_ROWS, at.rows 
 /// Element i of a row that is finished.
 inline void flash_put(thread const Flash& at, uint row, uint i, float value) {
     const ulong head = flash_head(at, row);
-    at.out[head * at.width + i] = ACT(value * sigmoid(float(at.qg[(2 * head + 1) * at.width + i])));
+    at.out[head * at.width + i] = fine_of(value * sigmoid(float(at.qg[(2 * head + 1) * at.width + i])));
 }

@@ -16,9 +16,9 @@
 //   gemm_store<H>(sums, memory, row, row + rows, col, outputs, out, simd, lane);
 //
 // Everything that differs between products is in these objects:
-//   rows of x    `device const ACT* row(uint i)`, i < rows: row i of the tile, perhaps through a permutation; asked once a thread.
+//   rows of x    `device const FINE* row(uint i)`, i < rows: row i of the tile, perhaps through a permutation; asked once a thread.
 //                A row starts at a multiple of 32 elements from a buffer's start
-//   weights      GemmQuant: a quantized row of any matrix and format; GemmPlain: a row of ACT
+//   weights      GemmQuant: a quantized row of any matrix and format; GemmPlain: a row of FINE
 //   results      `void store(uint r, uint o, float v)`: stores, adds, scatters, applies factors (output.h has one). gemm_store_pairs calls
 //                `store(r, o, first, second)`: with tile row n of the matrices chosen by gemm_pair_output and gemm_pair_second, 16
 //                outputs of two matrices stand side by side in a simdgroup's 32 columns
@@ -26,12 +26,7 @@
 #pragma once
 #include "activation.h"
 #include "quant.h"
-// bfloat keeps 8 bits of a weight, half 11, at the same rate: with activations of bfloat tiles multiply in half. Activations keep
-// all of theirs there; what lies beyond half's range, and nothing does but by a fault, ends at its largest number.
-#if defined(ACT_IS_BF16)
-#define TILE half
-#define TILE_IS_F16
-#endif
+// bfloat would keep 8 bits of a weight, half keeps 11, at the same rate: tiles multiply in FINE (tile.h), as rows of x are stored.
 #include "tile.h"
 
 constant constexpr uint GEMM_STEP = 32;
@@ -43,19 +38,6 @@ constant constexpr uint GEMM_LD = GEMM_STEP + 8, GEMM_BUFFERS = 2;
 #endif
 /// uint4s of threadgroup memory that 128 rows of weights and 64 of x take: 20 KiB, 27 KiB with f32.
 constant constexpr uint GEMM_MEMORY = (128 + GEMM_BUFFERS * 64) * GEMM_LD * sizeof(TILE) / 16;
-
-/// Four operands at an address that is a multiple of their size.
-#if defined(__CUDACC__) && defined(TILE_IS_F16)
-inline void tile_stage4(TILE* p, float a, float b, float c, float d) {
-    const uint low = as_type<uint>(__floats2half2_rn(a, b)), high = as_type<uint>(__floats2half2_rn(c, d));
-    *(ulong*)p = ulong(low) | ulong(high) << 32;
-}
-#else
-inline void tile_stage4(threadgroup TILE* p, float a, float b, float c, float d) {
-    *(threadgroup vec<TILE, 4>*)p = VEC(TILE, 4, TILE(a), TILE(b), TILE(c), TILE(d));
-}
-#endif
-inline float gemm_in_range(float x) { return isnan(x) ? x : clamp(x, -65504.0f, 65504.0f); }
 
 /// A quantized row of weights: its words of the next step, and where it is.
 struct GemmQuant {
@@ -75,30 +57,25 @@ struct GemmQuant {
             UNROLL
             for (uint i = 0; i < 16; ++i) q[i] = fma(q[i], scale * quant_factor(row.bits, i), bias);
             UNROLL
-            for (uint i = 0; i < 16; i += 4) tile_stage4(to + upper * 16 + i, q[i], q[i + 1], q[i + 2], q[i + 3]);
+            for (uint i = 0; i < 16; i += 4) fine_stage4(to + upper * 16 + i, q[i], q[i + 1], q[i + 2], q[i + 3]);
         }
     }
 };
-/// Four activations on their way from a buffer to threadgroup memory.
+/// Four elements on their way from a buffer to threadgroup memory.
 struct GemmPiece {
-    ulong bits[sizeof(ACT) / 2];
-    void load(device const ACT* p) {
+    ulong bits[sizeof(FINE) / 2];
+    void load(device const FINE* p) {
         UNROLL
-        for (uint i = 0; i < sizeof(ACT) / 2; ++i) bits[i] = ((device const ulong*)p)[i];
+        for (uint i = 0; i < sizeof(FINE) / 2; ++i) bits[i] = ((device const ulong*)p)[i];
     }
     void store(threadgroup TILE* p) {
-#ifdef ACT_IS_BF16
-        const vec<ACT, 4> v = as_type<vec<ACT, 4>>(bits[0]);
-        tile_stage4(p, gemm_in_range(float(v.x)), gemm_in_range(float(v.y)), gemm_in_range(float(v.z)), gemm_in_range(float(v.w)));
-#else
         UNROLL
-        for (uint i = 0; i < sizeof(ACT) / 2; ++i) ((threadgroup ulong*)p)[i] = bits[i];
-#endif
+        for (uint i = 0; i < sizeof(FINE) / 2; ++i) ((threadgroup ulong*)p)[i] = bits[i];
     }
 };
-/// A row of weights of ACT.
+/// A row of weights of FINE.
 struct GemmPlain {
-    device const ACT* row;
+    device const FINE* row;
     GemmPiece pieces[8];
     void fetch(uint k) {
         UNROLL
@@ -112,9 +89,9 @@ struct GemmPlain {
 
 /// Rows of x one after the other, from row `first`.
 struct GemmRows {
-    device const ACT* x;
+    device const FINE* x;
     uint cols, first;
-    device const ACT* row(uint i) { return x + ulong(first + i) * cols; }
+    device const FINE* row(uint i) { return x + ulong(first + i) * cols; }
 };
 
 /// With two matrices: which output of the tile's `simdgroups * 16` a thread's row of weights belongs to, and whether to the second.
@@ -129,12 +106,12 @@ inline void gemm(thread TileC* sums, threadgroup uint4* memory, thread A& a, thr
     threadgroup TILE* x = weights + threads * GEMM_LD;
     threadgroup TILE* own = weights + thread_index / 32 * 32 * GEMM_LD;
     // x in pieces of four: eight a row, up to four a thread.
-    device const ACT* from[4];
+    device const FINE* from[4];
     threadgroup TILE* to[4];
     UNROLL
     for (uint i = 0; i < 4; ++i) {
         const uint piece = thread_index + i * threads, r = piece / 8, k = piece % 8 * 4;
-        from[i] = r < rows ? a.row(r) + k : (device const ACT*)0;
+        from[i] = r < rows ? a.row(r) + k : (device const FINE*)0;
         to[i] = r < 16 * H ? x + r * GEMM_LD + k : (threadgroup TILE*)0;
     }
     UNROLL

@@ -69,12 +69,12 @@ inline void gemv(thread float* sums, thread const QuantRow* w, uint streams, uin
 
 /// Rows of activations, `cols` apart; `cols` is a multiple of 32, like the inputs of every quantized matrix.
 struct ActRows {
-    device const ACT* x;
+    device const FINE* x;
     uint cols;
     void load(thread float* v, uint r, uint k) {
-        device const ACT* p = x + ulong(r) * cols + k;
+        device const FINE* p = x + ulong(r) * cols + k;
         UNROLL
-        for (uint i = 0; i < 16; i += 4) act_load4(v + i, p + i);
+        for (uint i = 0; i < 16; i += 4) fine_load4(v + i, p + i);
     }
 };
 

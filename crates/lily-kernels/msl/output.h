@@ -4,7 +4,7 @@
 using namespace metal;
 #include "activation.h"
 
-constant constexpr uint OUTPUT_ACT = 0, OUTPUT_F32 = 1, OUTPUT_ADD = 2;
+constant constexpr uint OUTPUT_ACT = 0, OUTPUT_F32 = 1, OUTPUT_ADD = 2, OUTPUT_FINE = 3;
 
 ///   PartOutput to = {out, OUT, rows, outputs, width0, width1, width2};    // outputs of all parts; widths of the first three
 struct PartOutput {
@@ -21,7 +21,8 @@ struct PartOutput {
             }
         }
         const ulong at = ulong(rows) * start + ulong(r) * width + (o - start);
-        if (kind == OUTPUT_ACT) out[at] = ACT(v);
+        if (kind == OUTPUT_ACT) out[at] = act_of(v);
+        else if (kind == OUTPUT_FINE) ((device FINE*)out)[at] = fine_of(v);
         else if (kind == OUTPUT_F32) ((device float*)out)[at] = v;
         else ((device float*)out)[at] += v;
     }

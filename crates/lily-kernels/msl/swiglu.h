@@ -5,7 +5,7 @@
 
 /// Stores SiLU(gate) * up.
 struct SwigluOutput {
-    device ACT* out;
+    device FINE* out;
     uint outputs;
-    void store(uint r, uint o, float gate, float up) { out[ulong(r) * outputs + o] = ACT(silu(gate) * up); }
+    void store(uint r, uint o, float gate, float up) { out[ulong(r) * outputs + o] = fine_of(silu(gate) * up); }
 };

@@ -15,6 +15,11 @@
 // pass a barrier. `top` follows the largest score only when that is more than 8 above: weights stay below 2^8, and most tiles
 // need no fade. It depends on the row alone, so a row's bits do not depend on the others.
 #pragma once
+// Keys and values are of ACT.
+#define TILE ACT
+#ifdef ACT_IS_F16
+#define TILE_IS_F16
+#endif
 #include "tile.h"
 /// Scores below all others, but finite: nothing here is infinite or NaN.
 constant constexpr float TILE_UNSEEN = -1e30f;

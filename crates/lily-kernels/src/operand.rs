@@ -28,8 +28,10 @@ impl Access {
 /// What an operand consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// Activations: of the type that a plan has chosen for them.
+    /// Attention's activations, and its caches: of the type that a plan has chosen.
     Activation,
+    /// All other activations: of [`Activation::fine`].
+    Fine,
     /// f32 whatever the activations are: residuals, gates, logits, recurrent states.
     F32,
     /// u32: token ids, positions, routing.
@@ -43,6 +45,7 @@ impl Element {
     pub fn bytes(self, activation: Activation) -> Option<usize> {
         match self {
             Element::Activation => Some(activation.bytes()),
+            Element::Fine => Some(activation.fine().bytes()),
             Element::F32 | Element::U32 => Some(4),
             Element::Tensor => None,
         }
@@ -82,9 +85,14 @@ impl Operand {
         Operand::new(name, Access::ReadWrite)
     }
 
-    /// The same, of activations.
+    /// The same, of attention's activations.
     pub const fn act(self) -> Self {
         Operand { element: Element::Activation, ..self }
+    }
+
+    /// The same, of activations that are not attention's.
+    pub const fn fine(self) -> Self {
+        Operand { element: Element::Fine, ..self }
     }
 
     /// The same, of u32.

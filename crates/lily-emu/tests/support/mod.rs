@@ -259,3 +259,34 @@ pub fn check_top(golden: &Golden, rows: &[Vec<f32>], error: f64, what: &str) -> 
     }
     (sure, golden.positions.len())
 }
+
+/// Holds goldens in bf16 against what transformers has in bf16: the mean error of each within 1.5 x its, their sum within its.
+#[derive(Default)]
+pub struct Bf16Sum {
+    errors: f64,
+    allowed: f64,
+}
+
+impl Bf16Sum {
+    /// A golden and all its logits.
+    pub fn add(&mut self, golden: &Golden, rows: &[Vec<f32>], what: &str) {
+        let (model, short) = golden.name.split_once('/').unwrap();
+        let file = repository().join("tests/fixtures").join(model).join("bf16_errors.json");
+        let all: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let (error, allowed) = (mean_error(golden, rows), all[short]["mean"].as_f64().unwrap());
+        let (sure, of) = check_top(golden, rows, error, what);
+        println!(
+            "{}, {what}: mean error {error:.4}, transformers {allowed:.4}; sure at {sure} of {of}",
+            golden.name
+        );
+        assert!(error <= 1.5 * allowed, "{}, {what}: {error}, transformers {allowed}", golden.name);
+        self.errors += error;
+        self.allowed += allowed;
+    }
+
+    /// All of a run were added.
+    pub fn check(&self, what: &str) {
+        println!("{what}: {:.4} in sum, transformers {:.4}", self.errors, self.allowed);
+        assert!(self.errors <= self.allowed, "{what}: {} in sum, transformers {}", self.errors, self.allowed);
+    }
+}

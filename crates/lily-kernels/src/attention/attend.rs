@@ -43,7 +43,7 @@ impl Attend {
         Operand::read("q").act(),
         Operand::read("qg").act(),
         Operand::read("positions").u32(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
         Operand::read("keys").act().per_slot(),
         Operand::read("values").act().per_slot(),
     ];

@@ -14,7 +14,7 @@ constant constexpr uint PARTS = 16;
 kernel void attend_combine(device const float* partial [[buffer(0)]],
                            device const ACT* qg [[buffer(1)]],
                            device const uint* positions [[buffer(2)]],
-                           device ACT* out [[buffer(3)]],
+                           device FINE* out [[buffer(3)]],
                            constant AttendCombineParams& p [[buffer(4)]],
                            uint group [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],
@@ -49,6 +49,6 @@ kernel void attend_combine(device const float* partial [[buffer(0)]],
             total += sums[n * MOST_WIDTH + i];
             all += weights[n];
         }
-        out[ulong(group) * WIDTH + i] = ACT(total / all * sigmoid(float(qg[(2 * ulong(group) + 1) * WIDTH + i])));
+        out[ulong(group) * WIDTH + i] = fine_of(total / all * sigmoid(float(qg[(2 * ulong(group) + 1) * WIDTH + i])));
     }
 }

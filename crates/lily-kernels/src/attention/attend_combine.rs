@@ -22,7 +22,7 @@ impl AttendCombine {
         Operand::read("partial"),
         Operand::read("qg").act(),
         Operand::read("positions").u32(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// One block and several, ragged and whole.
@@ -118,8 +118,9 @@ impl crate::testing::GpuCases for AttendCombine {
                 let moved: f64 = (0..count).map(|n| fade(n) * at(n, e).abs() * relative(n)).sum();
                 let bound = (moved + mean.abs() * weight_error) / weight * gate;
                 want.push(mean * gate);
-                error
-                    .push(b.store(mean * gate, bound + (mean * gate).abs() * (b.function() + 4.0 * b.f32())));
+                error.push(
+                    b.fine().store(mean * gate, bound + (mean * gate).abs() * (b.function() + 4.0 * b.f32())),
+                );
             }
         }
         let all = !partial.iter().any(|v| v.is_nan());

@@ -13,7 +13,7 @@ struct AttendRowsParams { uint rows; uint kv_heads; uint packs; float scale; };
 kernel void attend_rows(device const ACT* q [[buffer(0)]],
                         device const ACT* qg [[buffer(1)]],
                         device const uint* positions [[buffer(2)]],
-                        device ACT* out [[buffer(3)]],
+                        device FINE* out [[buffer(3)]],
                         device const ACT* keys [[buffer(4)]],
                         device const ACT* values [[buffer(5)]],
                         device const uint* slots [[buffer(6)]],

@@ -30,7 +30,7 @@ impl AttendStep {
         Operand::read("q_norm").tensor(),
         Operand::read("k_norm").tensor(),
         Operand::read("positions").u32(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
         Operand::update("keys").act().per_slot(),
         Operand::update("values").act().per_slot(),
     ];

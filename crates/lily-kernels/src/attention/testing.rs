@@ -209,7 +209,7 @@ pub(super) fn finished(b: Bounds, sums: &HeadSums, gate: &[f64]) -> Vec<(f64, f6
     let one = |e: usize| {
         let g = sigmoid(gate[e]);
         let value = sums.mean[e] * g;
-        (value, b.store(value, sums.mean_error[e] * g + value.abs() * (b.function() + 3.0 * b.f32())))
+        (value, b.fine().store(value, sums.mean_error[e] * g + value.abs() * (b.function() + 3.0 * b.f32())))
     };
     (0..gate.len()).map(one).collect()
 }

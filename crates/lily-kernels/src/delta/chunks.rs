@@ -68,7 +68,7 @@ impl<'a> Chunk<'a> {
         // S k and S q: a sum, of values of S that were rounded.
         let found = |x: &[f64]| {
             let squares = s.iter().zip(x).map(|(s, x)| (s * x).powi(2)).sum::<f64>();
-            (dot(s, x), b.sum(s.len(), 1) * magnitude(s, x) + b.tile_weights() * squares.sqrt())
+            (dot(s, x), b.sum(s.len(), 1) * magnitude(s, x) + b.fine().tile_weights() * squares.sqrt())
         };
         let mut delta: Vec<f64> = Vec::new();
         let mut added = Vec::new();
@@ -103,7 +103,7 @@ impl<'a> Chunk<'a> {
         let passed: f64 = (0..n).map(|i| self.rest[i] * delta_error[i] * length(self.k[i])).sum();
         let after = last * error
             + passed
-            + b.tile_weights() * length(&parts)
+            + b.fine().tile_weights() * length(&parts)
             + (b.sum(CHUNK + 1, 1) + 20.0 * u) * (last * length(s) + parts.iter().sum::<f64>());
         (y_errors.collect(), after)
     }

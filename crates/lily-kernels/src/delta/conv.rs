@@ -32,9 +32,9 @@ impl ConvSilu {
     /// raw f32 `[slots * rows, channels]`; w `[channels, taps]`; out f32 `[slots * rows, channels]`; a slot's state f32
     /// `[taps - 1, channels]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("raw").act(),
+        Operand::read("raw").fine(),
         Operand::read("w").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
         Operand::read("state").per_slot(),
     ];
 
@@ -80,7 +80,7 @@ pub struct ConvState {
 impl ConvState {
     /// raw f32 `[slots * rows, channels]`; a slot's state f32 `[taps - 1, channels]`.
     pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("raw").act(), Operand::update("state").per_slot()];
+        &[Operand::read("raw").fine(), Operand::update("state").per_slot()];
 
     /// The definition, for one sequence: exact copies, so f32.
     pub fn reference(&self, raw: &[f32], state: &[f32]) -> Vec<f32> {
@@ -190,7 +190,7 @@ impl crate::testing::GpuCases for ConvSilu {
                 let (t, i) = (i / c, i % c);
                 let size: f64 = (0..k).map(|j| (w_values[i * k + j] * all[(t + j) * c + i]).abs()).sum();
                 want.push(value);
-                error.push(b.store(value, conv_error(b, k, size, value)));
+                error.push(b.fine().store(value, conv_error(b, k, size, value)));
             }
         }
         let state = if k == 1 { Vec::new() } else { pool.before(&states) };

@@ -17,9 +17,9 @@ struct ConvSiluParams { uint rows; uint channels; uint taps; };
 // Rows of a thread (conv.rs has the same number). Rows that two runs read come from the cache.
 constant constexpr uint RUN = 8;
 
-kernel void conv_silu(device const ACT* raw [[buffer(0)]],
+kernel void conv_silu(device const FINE* raw [[buffer(0)]],
                       device const bfloat* w [[buffer(1)]],
-                      device ACT* out [[buffer(2)]],
+                      device FINE* out [[buffer(2)]],
                       device const float* state [[buffer(3)]],
                       device const uint* slots [[buffer(4)]],
                       constant ConvSiluParams& p [[buffer(5)]],
@@ -27,8 +27,8 @@ kernel void conv_silu(device const ACT* raw [[buffer(0)]],
                       uint3 at [[thread_position_in_grid]]) {
     const uint before = p.taps - 1, first = group.y * RUN, slot = group.z;
     device const float* kept = state + ulong(slot_state(slots, slot)) * before * p.channels;
-    device const ACT* rows = raw + ulong(slot) * p.rows * p.channels;
-    device ACT* result = out + ulong(slot) * p.rows * p.channels;
+    device const FINE* rows = raw + ulong(slot) * p.rows * p.channels;
+    device FINE* result = out + ulong(slot) * p.rows * p.channels;
     if (FOURS) {
         const uint c = at.x * 4;
         if (c >= p.channels) return;
@@ -46,7 +46,7 @@ kernel void conv_silu(device const ACT* raw [[buffer(0)]],
             const bool there = i + before >= 3 && row < before + p.rows;
             if (!there) x[i] = float4(0.0f);
             else if (row < before) x[i] = floats4(kept + row * p.channels, c, p.channels, true);
-            else x[i] = float4(act4(rows + ulong(row - before) * p.channels, c, p.channels, true));
+            else x[i] = float4(fine4(rows + ulong(row - before) * p.channels, c, p.channels, true));
         }
         UNROLL for (uint r = 0; r < RUN; ++r) {
             float4 sum = float4(0.0f);
@@ -64,7 +64,7 @@ kernel void conv_silu(device const ACT* raw [[buffer(0)]],
                 const float x = row < before ? kept[row * p.channels + c] : float(rows[ulong(row - before) * p.channels + c]);
                 sum = fma(plain_value(w, WEIGHT_IS_F32, c * p.taps + j), x, sum);
             }
-            result[ulong(t) * p.channels + c] = ACT(silu(sum));
+            result[ulong(t) * p.channels + c] = fine_of(silu(sum));
         }
     }
 }

@@ -7,7 +7,7 @@ using namespace metal;
 
 struct ConvStateParams { uint rows; uint channels; uint taps; };
 
-kernel void conv_state(device const ACT* raw [[buffer(0)]],
+kernel void conv_state(device const FINE* raw [[buffer(0)]],
                        device float* state [[buffer(1)]],
                        device const uint* slots [[buffer(2)]],
                        constant ConvStateParams& p [[buffer(3)]],
@@ -16,7 +16,7 @@ kernel void conv_state(device const ACT* raw [[buffer(0)]],
     if (c >= p.channels || slot_done(slots, slot)) return;
     device const float* old = state + ulong(slot_state(slots, slot)) * before * p.channels;
     device float* next = state + ulong(slot_next(slots, slot)) * before * p.channels;
-    device const ACT* rows = raw + ulong(slot) * p.rows * p.channels;
+    device const FINE* rows = raw + ulong(slot) * p.rows * p.channels;
     // Ascending: where both places are one, row `from` is read before it is written.
     for (uint j = 0; j < before; ++j) {
         const uint from = j + p.rows;

@@ -5,7 +5,7 @@
 //   delta_t = beta_t (v_t - G(t) S k_t - sum over i < t of D(t,i) (k_t.k_i) delta_i)
 //   y_t     = G(t) S q_t + sum over i <= t of D(t,i) (q_t.k_i) delta_i
 //   S'      = G(last) S + sum over i of E(i) delta_i k_i^T
-// so S k, S q, k.k, q.k and the last sum are products of matrices, on tiles with the operands rounded to ACT and f32 sums; delta is a
+// so S k, S q, k.k, q.k and the last sum are products of matrices, on tiles with the operands rounded to FINE and f32 sums; delta is a
 // triangular system, solved in f32 by substitution, a row of S to a lane. The decays are multiplied up and never divided by: any
 // between 0 and 1 is right.
 //
@@ -37,24 +37,24 @@ constant constexpr uint BUFFERS = 2;
 // S q, of delta.
 constant constexpr uint KEYS_LD = 32 * MOST_TILES + 8, FOUND_LD = 36, DELTA_LD = CHUNK + 8;
 // Of a chunk: rows 0-15 k, 16-31 q; coefficients [i][t]: t < 16 of delta_t, then of y_t; beta, G, E and the decays themselves.
-constant constexpr uint KEYS_BYTES = 2 * CHUNK * KEYS_LD * sizeof(ACT), COEFFICIENTS = CHUNK * 32, GATES = 4 * CHUNK;
+constant constexpr uint KEYS_BYTES = 2 * CHUNK * KEYS_LD * sizeof(FINE), COEFFICIENTS = CHUNK * 32, GATES = 4 * CHUNK;
 constant constexpr uint CHUNK_BYTES = KEYS_BYTES + (COEFFICIENTS + GATES) * 4;
 // Of a simdgroup with rows of S: scratch, delta, and what tile_pass_on needs.
-constant constexpr uint SCRATCH = CHUNK * FOUND_LD, OWN_BYTES = SCRATCH * 4 + (CHUNK * DELTA_LD + 512) * sizeof(ACT);
+constant constexpr uint SCRATCH = CHUNK * FOUND_LD, OWN_BYTES = SCRATCH * 4 + (CHUNK * DELTA_LD + 512) * sizeof(FINE);
 constant constexpr uint MEMORY = (BUFFERS * CHUNK_BYTES + STATE_SIMDS * OWN_BYTES) / 16;
 // Fours of k and q that a thread fetches.
 constant constexpr uint FETCHED = (2 * CHUNK * 8 * MOST_TILES + THREADS - 1) / THREADS;
 
-struct Fetched { Act4 x[FETCHED]; float decay; float beta; };
+struct Fetched { Fine4 x[FETCHED]; float decay; float beta; };
 
-struct Inputs { device const ACT* q; device const ACT* k; device const float* decay; device const float* beta; ulong keys; uint value_heads; uint rows; };
+struct Inputs { device const FINE* q; device const FINE* k; device const float* decay; device const float* beta; ulong keys; uint value_heads; uint rows; };
 
 // Zeros, and decays of 1, for tokens behind the last: they change nothing.
 inline void fetch(thread Fetched& f, thread const Inputs& in, uint start, uint thread_index, uint lane) {
     UNROLL for (uint i = 0; i < FETCHED; ++i) {
         const uint four = i * THREADS + thread_index, row = four / (8 * TILES), t = start + row % CHUNK;
-        f.x[i] = VEC(ACT, 4, float4(0.0f));
-        if (row < 2 * CHUNK && t < in.rows) f.x[i] = *(device const Act4*)((row < CHUNK ? in.k : in.q) + t * in.keys + four % (8 * TILES) * 4);
+        f.x[i] = VEC(FINE, 4, float4(0.0f));
+        if (row < 2 * CHUNK && t < in.rows) f.x[i] = *(device const Fine4*)((row < CHUNK ? in.k : in.q) + t * in.keys + four % (8 * TILES) * 4);
     }
     const uint t = start + lane;
     const bool there = lane < CHUNK && t < in.rows;
@@ -62,15 +62,15 @@ inline void fetch(thread Fetched& f, thread const Inputs& in, uint start, uint t
     f.beta = there ? in.beta[ulong(t) * in.value_heads] : 0.0f;
 }
 
-inline void put_keys(thread const Fetched& f, threadgroup ACT* keys, uint thread_index) {
+inline void put_keys(thread const Fetched& f, threadgroup FINE* keys, uint thread_index) {
     UNROLL for (uint i = 0; i < FETCHED; ++i) {
         const uint four = i * THREADS + thread_index, row = four / (8 * TILES);
-        if (row < 2 * CHUNK) *(threadgroup Act4*)(keys + row * KEYS_LD + four % (8 * TILES) * 4) = f.x[i];
+        if (row < 2 * CHUNK) *(threadgroup Fine4*)(keys + row * KEYS_LD + four % (8 * TILES) * 4) = f.x[i];
     }
 }
 
 // Coefficients and products of decays of a chunk, by one simdgroup.
-inline void prepare(float decay, float beta, threadgroup const ACT* keys, threadgroup float* coefficients, threadgroup float* gates, uint lane) {
+inline void prepare(float decay, float beta, threadgroup const FINE* keys, threadgroup float* coefficients, threadgroup float* gates, uint lane) {
     const uint t = lane % CHUNK;
     if (lane < CHUNK) {
         gates[t] = beta;
@@ -102,9 +102,9 @@ inline void prepare(float decay, float beta, threadgroup const ACT* keys, thread
 }
 
 // A chunk's tokens on 16 rows of S: y of the rows `mine` names, and the state behind the chunk. Lanes r and 16 + r have row r.
-inline void advance(thread TileC* s, threadgroup const ACT* keys, threadgroup const float* coefficients, threadgroup const float* gates,
-                    threadgroup float* scratch, threadgroup ACT* delta, threadgroup ACT* area, device const ACT* v, ulong channels,
-                    device ACT* y, ulong values, uint tokens, bool mine, uint lane) {
+inline void advance(thread TileC* s, threadgroup const FINE* keys, threadgroup const float* coefficients, threadgroup const float* gates,
+                    threadgroup float* scratch, threadgroup FINE* delta, threadgroup FINE* area, device const FINE* v, ulong channels,
+                    device FINE* y, ulong values, uint tokens, bool mine, uint lane) {
     const uint row = lane % 16, upper = lane / 16 * 8;
     float d[CHUNK];
     UNROLL for (uint t = 0; t < CHUNK; ++t) d[t] = mine && t < tokens ? float(v[t * channels]) : 0.0f;
@@ -146,11 +146,11 @@ inline void advance(thread TileC* s, threadgroup const ACT* keys, threadgroup co
     }
     const float results[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     UNROLL for (uint t = 0; t < 8; ++t)
-        if (mine && upper + t < tokens) y[(upper + t) * values] = ACT(results[t]);
+        if (mine && upper + t < tokens) y[(upper + t) * values] = fine_of(results[t]);
     UNROLL for (uint t = 0; t < 8; t += 4) {
         const float4 rest = *(threadgroup const float4*)(gates + 2 * CHUNK + upper + t);
         const float4 own = upper == 0 ? float4(d[t], d[t + 1], d[t + 2], d[t + 3]) : float4(d[t + 8], d[t + 9], d[t + 10], d[t + 11]);
-        *(threadgroup Act4*)(delta + row * DELTA_LD + upper + t) = VEC(ACT, 4, rest * own);
+        *(threadgroup Fine4*)(delta + row * DELTA_LD + upper + t) = VEC(FINE, 4, rest * own);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     TileA a;
@@ -163,13 +163,13 @@ inline void advance(thread TileC* s, threadgroup const ACT* keys, threadgroup co
         }
 }
 
-kernel void delta_scan_chunked(device const ACT* q [[buffer(0)]],
-                               device const ACT* k [[buffer(1)]],
+kernel void delta_scan_chunked(device const FINE* q [[buffer(0)]],
+                               device const FINE* k [[buffer(1)]],
                                device const float* kappa [[buffer(2)]],
                                device const float* decay [[buffer(3)]],
                                device const float* beta [[buffer(4)]],
-                               device const ACT* conv [[buffer(5)]],
-                               device ACT* y [[buffer(6)]],
+                               device const FINE* conv [[buffer(5)]],
+                               device FINE* y [[buffer(6)]],
                                device float* state [[buffer(7)]],
                                device const uint* slots [[buffer(8)]],
                                constant DeltaScanChunkedParams& p [[buffer(9)]],
@@ -185,10 +185,10 @@ kernel void delta_scan_chunked(device const ACT* q [[buffer(0)]],
     const ulong keys = p.key_heads * p.key_dim, channels = 2 * keys + values, first = ulong(slot) * p.rows;
     y += first * values + head * p.value_dim + row;
     if (slot_done(slots, slot)) {
-        for (uint t = lane / 16; mine && t < p.rows; t += 2) y[ulong(t) * values] = ACT(0.0f);
+        for (uint t = lane / 16; mine && t < p.rows; t += 2) y[ulong(t) * values] = fine_of(0.0f);
         return;
     }
-    device const ACT* v = conv + first * channels + 2 * keys + head * p.value_dim + row;
+    device const FINE* v = conv + first * channels + 2 * keys + head * p.value_dim + row;
     Inputs in;
     in.q = q + first * keys + key_head * p.key_dim;
     in.k = k + first * keys + key_head * p.key_dim;
@@ -202,8 +202,8 @@ kernel void delta_scan_chunked(device const ACT* q [[buffer(0)]],
     // The third simdgroup has no rows and uses none of this.
     threadgroup char* own = bytes + BUFFERS * CHUNK_BYTES + min(simd, STATE_SIMDS - 1) * OWN_BYTES;
     threadgroup float* scratch = (threadgroup float*)own;
-    threadgroup ACT* delta = (threadgroup ACT*)(own + SCRATCH * 4);
-    threadgroup ACT* area = delta + CHUNK * DELTA_LD;
+    threadgroup FINE* delta = (threadgroup FINE*)(own + SCRATCH * 4);
+    threadgroup FINE* area = delta + CHUNK * DELTA_LD;
 
     const ulong entry = ulong(values) * p.key_dim, place = ulong(head * p.value_dim + base) * p.key_dim + lane;
     TileC s[MOST_TILES];
@@ -224,21 +224,21 @@ kernel void delta_scan_chunked(device const ACT* q [[buffer(0)]],
         threadgroup char* fresh = bytes + step % BUFFERS * CHUNK_BYTES;
         const float own_decay = next.decay, own_beta = next.beta;
         if (step < chunks) {
-            put_keys(next, (threadgroup ACT*)fresh, thread_index);
+            put_keys(next, (threadgroup FINE*)fresh, thread_index);
             // Under way until the next step.
             if (step + 1 < chunks) fetch(next, in, (step + 1) * CHUNK, thread_index, lane);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (simd == STATE_SIMDS && step < chunks) {
             threadgroup float* coefficients = (threadgroup float*)(fresh + KEYS_BYTES);
-            prepare(own_decay, own_beta, (threadgroup const ACT*)fresh, coefficients, coefficients + COEFFICIENTS, lane);
+            prepare(own_decay, own_beta, (threadgroup const FINE*)fresh, coefficients, coefficients + COEFFICIENTS, lane);
         }
         if (lag == 0) threadgroup_barrier(mem_flags::mem_threadgroup);
         if (has_rows && step >= lag) {
             const uint chunk = step - lag, start = chunk * CHUNK;
             threadgroup const char* ready = bytes + chunk % BUFFERS * CHUNK_BYTES;
             threadgroup const float* coefficients = (threadgroup const float*)(ready + KEYS_BYTES);
-            advance(s, (threadgroup const ACT*)ready, coefficients, coefficients + COEFFICIENTS, scratch, delta, area, v + start * channels,
+            advance(s, (threadgroup const FINE*)ready, coefficients, coefficients + COEFFICIENTS, scratch, delta, area, v + start * channels,
                     channels, y + ulong(start) * values, values, min(CHUNK, p.rows - start), mine, lane);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);

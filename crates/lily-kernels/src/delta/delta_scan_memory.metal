@@ -11,13 +11,13 @@ FUNCTION_CONSTANT(bool, WHOLE, 0);
 
 struct DeltaScanMemoryParams { uint rows; uint key_heads; uint value_heads; uint key_dim; uint value_dim; };
 
-kernel void delta_scan_memory(device const ACT* q [[buffer(0)]],
-                              device const ACT* k [[buffer(1)]],
+kernel void delta_scan_memory(device const FINE* q [[buffer(0)]],
+                              device const FINE* k [[buffer(1)]],
                               device const float* kappa [[buffer(2)]],
                               device const float* decay [[buffer(3)]],
                               device const float* beta [[buffer(4)]],
-                              device const ACT* conv [[buffer(5)]],
-                              device ACT* y [[buffer(6)]],
+                              device const FINE* conv [[buffer(5)]],
+                              device FINE* y [[buffer(6)]],
                               device float* state [[buffer(7)]],
                               device const uint* slots [[buffer(8)]],
                               constant DeltaScanMemoryParams& p [[buffer(9)]],
@@ -36,27 +36,27 @@ kernel void delta_scan_memory(device const ACT* q [[buffer(0)]],
     const bool done = slot_done(slots, slot);
     for (uint t = 0; t < p.rows; ++t) {
         const ulong n = ulong(slot) * p.rows + t;
-        device ACT* out = y + n * values + head * p.value_dim + row;
+        device FINE* out = y + n * values + head * p.value_dim + row;
         if (done) {
-            if (mine && part == 0) *out = ACT(0.0f);
+            if (mine && part == 0) *out = fine_of(0.0f);
             continue;
         }
-        device const ACT* q_row = q + n * keys + key_head * p.key_dim;
-        device const ACT* k_row = k + n * keys + key_head * p.key_dim;
+        device const FINE* q_row = q + n * keys + key_head * p.key_dim;
+        device const FINE* k_row = k + n * keys + key_head * p.key_dim;
         // A lane meets only what it wrote itself: no barrier between tokens. Lanes behind the last row touch no state.
         float4 sk = float4(0.0f), sq = float4(0.0f);
         for (uint i = 4 * part; mine && i < p.key_dim; i += 16) {
             const float4 s = floats4(from, i, p.key_dim, WHOLE);
-            sk = fma(s, float4(act4(k_row, i, p.key_dim, WHOLE)), sk);
-            sq = fma(s, float4(act4(q_row, i, p.key_dim, WHOLE)), sq);
+            sk = fma(s, float4(fine4(k_row, i, p.key_dim, WHOLE)), sk);
+            sq = fma(s, float4(fine4(q_row, i, p.key_dim, WHOLE)), sq);
         }
         const float recalled = row_sum(sum4(sk)), asked = row_sum(sum4(sq)), g = decay[n * p.value_heads + head];
         const float v = float(conv[n * channels + 2 * keys + head * p.value_dim + row]);
         const float delta = beta[n * p.value_heads + head] * fma(-g, recalled, v);
-        if (mine && part == 0) *out = ACT(fma(g, asked, delta * kappa[n * p.key_heads + key_head]));
+        if (mine && part == 0) *out = fine_of(fma(g, asked, delta * kappa[n * p.key_heads + key_head]));
         for (uint i = 4 * part; mine && i < p.key_dim; i += 16) {
             const float4 s = floats4(from, i, p.key_dim, WHOLE);
-            put_floats4(to, i, p.key_dim, WHOLE, fma(float4(g), s, float4(delta) * float4(act4(k_row, i, p.key_dim, WHOLE))));
+            put_floats4(to, i, p.key_dim, WHOLE, fma(float4(g), s, float4(delta) * float4(fine4(k_row, i, p.key_dim, WHOLE))));
         }
         from = to;
     }

@@ -12,23 +12,23 @@ FUNCTION_CONSTANT(bool, WHOLE, 1);
 struct DeltaScanRegistersParams { uint rows; uint key_heads; uint value_heads; uint key_dim; uint value_dim; };
 
 // What a lane needs of a token: its part of q and k, the row's v, the head's gates.
-struct Token { Act4 q[MOST_STEPS]; Act4 k[MOST_STEPS]; float kappa; float decay; float beta; float v; };
+struct Token { Fine4 q[MOST_STEPS]; Fine4 k[MOST_STEPS]; float kappa; float decay; float beta; float v; };
 
-inline void load_token(thread Token& x, device const ACT* q, device const ACT* k, uint key_dim, uint part) {
+inline void load_token(thread Token& x, device const FINE* q, device const FINE* k, uint key_dim, uint part) {
     UNROLL for (uint i = 0; i < MOST_STEPS; ++i)
         if (i < STEPS) {
-            x.q[i] = act4(q, 4 * (part + 4 * i), key_dim, WHOLE);
-            x.k[i] = act4(k, 4 * (part + 4 * i), key_dim, WHOLE);
+            x.q[i] = fine4(q, 4 * (part + 4 * i), key_dim, WHOLE);
+            x.k[i] = fine4(k, 4 * (part + 4 * i), key_dim, WHOLE);
         }
 }
 
-kernel void delta_scan_registers(device const ACT* q [[buffer(0)]],
-                                 device const ACT* k [[buffer(1)]],
+kernel void delta_scan_registers(device const FINE* q [[buffer(0)]],
+                                 device const FINE* k [[buffer(1)]],
                                  device const float* kappa [[buffer(2)]],
                                  device const float* decay [[buffer(3)]],
                                  device const float* beta [[buffer(4)]],
-                                 device const ACT* conv [[buffer(5)]],
-                                 device ACT* y [[buffer(6)]],
+                                 device const FINE* conv [[buffer(5)]],
+                                 device FINE* y [[buffer(6)]],
                                  device float* state [[buffer(7)]],
                                  device const uint* slots [[buffer(8)]],
                                  constant DeltaScanRegistersParams& p [[buffer(9)]],
@@ -45,7 +45,7 @@ kernel void delta_scan_registers(device const ACT* q [[buffer(0)]],
     y += first * values + head * p.value_dim + row;
     if (slot_done(slots, slot)) {
         if (mine && part == 0)
-            for (uint t = 0; t < p.rows; ++t) y[ulong(t) * values] = ACT(0.0f);
+            for (uint t = 0; t < p.rows; ++t) y[ulong(t) * values] = fine_of(0.0f);
         return;
     }
     q += first * keys + key_head * p.key_dim;
@@ -84,7 +84,7 @@ kernel void delta_scan_registers(device const ACT* q [[buffer(0)]],
             }
         const float recalled = row_sum(sum4(sk)), asked = row_sum(sum4(sq));
         const float delta = x.beta * fma(-x.decay, recalled, x.v);
-        if (mine && part == 0) y[ulong(t) * values] = ACT(fma(x.decay, asked, delta * x.kappa));
+        if (mine && part == 0) y[ulong(t) * values] = fine_of(fma(x.decay, asked, delta * x.kappa));
         const float4 g = float4(x.decay), d = float4(delta);
         UNROLL for (uint i = 0; i < MOST_STEPS; ++i)
             if (i < STEPS) s[i] = fma(g, s[i], d * float4(x.k[i]));

@@ -25,15 +25,15 @@ struct DeltaStepParams { uint rows; uint key_heads; uint value_heads; uint key_d
 // Up to BLOCK tokens share a visit of the state, one for each of the four lanes of a row.
 #include "delta_conv.h"
 
-kernel void delta_step(device const ACT* raw [[buffer(0)]],
-                       device const ACT* z [[buffer(1)]],
-                       device const ACT* a [[buffer(2)]],
-                       device const ACT* b [[buffer(3)]],
+kernel void delta_step(device const FINE* raw [[buffer(0)]],
+                       device const FINE* z [[buffer(1)]],
+                       device const FINE* a [[buffer(2)]],
+                       device const FINE* b [[buffer(3)]],
                        device const bfloat* conv [[buffer(4)]],
                        device const bfloat* a_log [[buffer(5)]],
                        device const bfloat* dt_bias [[buffer(6)]],
                        device const bfloat* norm [[buffer(7)]],
-                       device ACT* out [[buffer(8)]],
+                       device FINE* out [[buffer(8)]],
                        device float* conv_state [[buffer(9)]],
                        device float* state [[buffer(10)]],
                        device const uint* slots [[buffer(11)]],
@@ -57,7 +57,7 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
     b += ulong(slot) * p.rows * p.value_heads + head;
     if (slot_done(slots, slot)) {
         for (uint t = 0; t < p.rows; ++t)
-            for (uint i = first + thread_index; i < end; i += threads) out[ulong(t) * values + i] = ACT(0.0f);
+            for (uint i = first + thread_index; i < end; i += threads) out[ulong(t) * values + i] = fine_of(0.0f);
         return;
     }
     device const float* kept = conv_state + slot_state(slots, slot) * (TAPS - 1) * channels;
@@ -140,7 +140,7 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
                 const float delta = beta * fma(-decay, recalled, v), result = fma(decay, asked, delta * kappa);
                 if (mine && part == r) {
                     if (GATED) *own = result;
-                    else out[ulong(start + r) * values + row] = ACT(result);
+                    else out[ulong(start + r) * values + row] = fine_of(result);
                 }
                 const float4 g = float4(decay), d = float4(delta * k_scale);
                 UNROLL for (uint i = 0; i < MOST_STEPS; ++i)
@@ -160,7 +160,7 @@ kernel void delta_step(device const ACT* raw [[buffer(0)]],
                 if (i < p.value_dim) {
                     const ulong at = ulong(start + r) * values + i;
                     if (piece != simd) gate = silu(float(z[at])) * plain_value(norm, NORM_IS_F32, i);
-                    out[at] = ACT(y_row[i] * scale * gate);
+                    out[at] = fine_of(y_row[i] * scale * gate);
                 }
             }
         }

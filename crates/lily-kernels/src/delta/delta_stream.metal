@@ -21,13 +21,13 @@ FUNCTION_CONSTANT(bool, DT_BIAS_IS_F32, 5);
 // tile: tokens of a tile, a multiple of 4.
 struct DeltaStreamParams { uint rows; uint key_heads; uint value_heads; uint key_dim; uint value_dim; uint tile; float l2_eps; };
 
-kernel void delta_stream(device const ACT* raw [[buffer(0)]],
-                         device const ACT* a [[buffer(1)]],
-                         device const ACT* b [[buffer(2)]],
+kernel void delta_stream(device const FINE* raw [[buffer(0)]],
+                         device const FINE* a [[buffer(1)]],
+                         device const FINE* b [[buffer(2)]],
                          device const bfloat* conv [[buffer(3)]],
                          device const bfloat* a_log [[buffer(4)]],
                          device const bfloat* dt_bias [[buffer(5)]],
-                         device ACT* y [[buffer(6)]],
+                         device FINE* y [[buffer(6)]],
                          device float* conv_state [[buffer(7)]],
                          device float* state [[buffer(8)]],
                          device const uint* slots [[buffer(9)]],
@@ -50,7 +50,7 @@ kernel void delta_stream(device const ACT* raw [[buffer(0)]],
     b += ulong(slot) * p.rows * p.value_heads + head;
     if (slot_done(slots, slot)) {
         for (uint t = 0; t < p.rows; ++t)
-            for (uint i = first + thread_index; i < end; i += threads) y[ulong(t) * values + i] = ACT(0.0f);
+            for (uint i = first + thread_index; i < end; i += threads) y[ulong(t) * values + i] = fine_of(0.0f);
         return;
     }
     device const float* kept = conv_state + slot_state(slots, slot) * (TAPS - 1) * channels;
@@ -133,7 +133,7 @@ kernel void delta_stream(device const ACT* raw [[buffer(0)]],
                 }
             const float recalled = row_sum(sum4(sk)) * gate[1], asked = row_sum(sum4(sq)) * gate[0];
             const float delta = gate[4] * fma(-gate[3], recalled, v[t * group_rows + simd * 8 + lane / 4]);
-            if (mine && part == 0) y[ulong(start + t) * values + row] = ACT(fma(gate[3], asked, delta * gate[2]));
+            if (mine && part == 0) y[ulong(start + t) * values + row] = fine_of(fma(gate[3], asked, delta * gate[2]));
             const float4 g = float4(gate[3]), d = float4(delta * gate[1]);
             UNROLL for (uint i = 0; i < MOST_STEPS; ++i)
                 if (i < STEPS) s[i] = fma(g, s[i], d * *(threadgroup const float4*)(k_row + 4 * (part + 4 * i)));

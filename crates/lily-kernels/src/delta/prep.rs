@@ -50,13 +50,13 @@ impl DeltaPrep {
     /// conv f32 `[rows, channels]`; a, b f32 `[rows, value_heads]`; a_log, dt_bias `[value_heads]`; q, k f32 [rows, key_heads,
     /// key_dim]; kappa f32 `[rows, key_heads]`; decay, beta f32 `[rows, value_heads]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("conv").act(),
-        Operand::read("a").act(),
-        Operand::read("b").act(),
+        Operand::read("conv").fine(),
+        Operand::read("a").fine(),
+        Operand::read("b").fine(),
         Operand::read("a_log").tensor(),
         Operand::read("dt_bias").tensor(),
-        Operand::write("q").act(),
-        Operand::write("k").act(),
+        Operand::write("q").fine(),
+        Operand::write("k").fine(),
         Operand::write("kappa"),
         Operand::write("decay"),
         Operand::write("beta"),
@@ -219,7 +219,8 @@ impl crate::testing::GpuCases for DeltaPrep {
 
         // Half of the sum's error through the root, two roots and two products.
         let unit = 0.5 * b.sum(self.key_dim, 32) + 2.0 * b.function() + 3.0 * b.f32();
-        let units = |values: &[f64]| values.iter().map(|v| b.store(*v, v.abs() * unit)).collect::<Vec<f64>>();
+        let units =
+            |values: &[f64]| values.iter().map(|v| b.fine().store(*v, v.abs() * unit)).collect::<Vec<f64>>();
         let (q_error, k_error) = (units(&want.q), units(&want.k));
         let heads = want.q.chunks(self.key_dim).zip(want.k.chunks(self.key_dim));
         let errors = q_error.chunks(self.key_dim).zip(k_error.chunks(self.key_dim));

@@ -19,7 +19,7 @@ pub(super) struct ScanOperands {
 /// 1, some at either end.
 pub(super) fn scan_inputs(k: &DeltaScan, activation: Activation, random: &mut Random) -> ScanOperands {
     let (tokens, dk) = (k.slots * k.rows, k.key_dim);
-    let store = Store::of(crate::Element::Activation, activation);
+    let store = Store::of(crate::Element::Fine, activation);
     let mut units = |scale: f64, repeats: bool| -> Vec<f32> {
         let mut values = random.values(tokens * k.key_heads * dk, 1.0);
         let width = k.key_heads * dk;

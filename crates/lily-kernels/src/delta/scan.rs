@@ -65,13 +65,13 @@ impl DeltaScan {
     /// value_heads]; conv f32 `[slots * rows, channels]`; y f32 `[slots * rows, value_heads, value_dim]`; a slot's state f32
     /// `[value_heads, value_dim, key_dim]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("q").act(),
-        Operand::read("k").act(),
+        Operand::read("q").fine(),
+        Operand::read("k").fine(),
         Operand::read("kappa"),
         Operand::read("decay"),
         Operand::read("beta"),
-        Operand::read("conv").act(),
-        Operand::write("y").act(),
+        Operand::read("conv").fine(),
+        Operand::write("y").fine(),
         Operand::update("state").per_slot(),
     ];
 
@@ -274,7 +274,9 @@ impl crate::testing::GpuCases for DeltaScan {
                 y_error.extend(result.y.iter().map(|_| 0.0));
             } else {
                 y.extend(&result.y);
-                y_error.extend(result.y.iter().zip(&result.y_error).map(|(y, error)| b.store(*y, *error)));
+                y_error.extend(
+                    result.y.iter().zip(&result.y_error).map(|(y, error)| b.fine().store(*y, *error)),
+                );
             }
             after.push(result.state);
             error.push(result.state_error);

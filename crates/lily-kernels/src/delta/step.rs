@@ -81,15 +81,15 @@ impl DeltaStep {
     /// `[channels, taps]`; a_log, dt_bias `[value_heads]`; norm `[value_dim]`; out f32 `[n, value_heads * value_dim]`; a slot's
     /// conv_state f32 `[taps - 1, channels]` and state f32 `[value_heads, value_dim, key_dim]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("raw").act(),
-        Operand::read("z").act(),
-        Operand::read("a").act(),
-        Operand::read("b").act(),
+        Operand::read("raw").fine(),
+        Operand::read("z").fine(),
+        Operand::read("a").fine(),
+        Operand::read("b").fine(),
         Operand::read("conv").tensor(),
         Operand::read("a_log").tensor(),
         Operand::read("dt_bias").tensor(),
         Operand::read("norm").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
         Operand::update("conv_state").per_slot(),
         Operand::update("state").per_slot(),
     ];

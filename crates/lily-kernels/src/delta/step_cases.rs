@@ -141,7 +141,7 @@ impl GpuCases for DeltaStep {
             let live = !pool.done(slot);
             let kept = |v: &f64| if live { *v } else { 0.0 };
             out.extend(step.out.iter().map(kept));
-            let stored = step.out.iter().zip(&step.error).map(|(v, e)| b.store(*v, *e));
+            let stored = step.out.iter().zip(&step.error).map(|(v, e)| b.fine().store(*v, *e));
             error.extend(stored.map(|e| kept(&e)));
             conv_after.push(step.state.conv);
             after.push(step.state.delta);

@@ -43,13 +43,13 @@ impl DeltaStream {
     /// `[value_heads]`; y act `[n, value_heads * value_dim]`; a slot's conv_state f32 `[taps - 1, channels]` and state f32
     /// `[value_heads, value_dim, key_dim]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("raw").act(),
-        Operand::read("a").act(),
-        Operand::read("b").act(),
+        Operand::read("raw").fine(),
+        Operand::read("a").fine(),
+        Operand::read("b").fine(),
         Operand::read("conv").tensor(),
         Operand::read("a_log").tensor(),
         Operand::read("dt_bias").tensor(),
-        Operand::write("y").act(),
+        Operand::write("y").fine(),
         Operand::update("conv_state").per_slot(),
         Operand::update("state").per_slot(),
     ];

@@ -10,9 +10,9 @@ FUNCTION_CONSTANT(bool, WEIGHTED, 0);
 
 struct CombineParams { uint top_k; uint width; };
 
-kernel void combine(device const ACT* expert_out [[buffer(0)]],
+kernel void combine(device const FINE* expert_out [[buffer(0)]],
                     device const float* weights [[buffer(1)]],
-                    device const ACT* shared [[buffer(2)]],
+                    device const FINE* shared [[buffer(2)]],
                     device const float* shared_gate [[buffer(3)]],
                     device float* x [[buffer(4)]],
                     constant CombineParams& p [[buffer(5)]],
@@ -25,12 +25,12 @@ kernel void combine(device const ACT* expert_out [[buffer(0)]],
     if (p.width % 4 == 0) {
         const uint width = p.width / 4;
         if (i >= width) return;
-        device const vec<ACT, 4>* e = (device const vec<ACT, 4>*)expert_out + first * width + i;
+        device const vec<FINE, 4>* e = (device const vec<FINE, 4>*)expert_out + first * width + i;
         device float4* to = (device float4*)x + ulong(row) * width + i;
         float4 sum = float4(0.0f);
         for (uint j = 0; j < p.top_k; ++j)
             sum = fma(float4(WEIGHTED ? weights[first + j] : 1.0f), float4(e[j * width]), sum);
-        sum = fma(float4(share), float4(((device const vec<ACT, 4>*)shared)[ulong(row) * width + i]), sum);
+        sum = fma(float4(share), float4(((device const vec<FINE, 4>*)shared)[ulong(row) * width + i]), sum);
         *to = *to + sum;
     } else {
         if (i >= p.width) return;

@@ -23,9 +23,9 @@ impl Combine {
     /// expert_out activations `[rows * top_k, width]`; weights f32 `[rows, top_k]`; shared activations `[rows, width]`;
     /// shared_gate f32 `[rows]`; x f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("expert_out").act(),
+        Operand::read("expert_out").fine(),
         Operand::read("weights"),
-        Operand::read("shared").act(),
+        Operand::read("shared").fine(),
         Operand::read("shared_gate"),
         Operand::update("x"),
     ];

@@ -18,7 +18,7 @@ struct DownCombineParams { uint experts; uint top_k; uint outputs; uint inputs; 
 constant constexpr uint OUTPUTS = 4; // of a threadgroup
 
 /// The products of `act` with OUTPUTS rows of a matrix from `row`, of which `rows` are there, into `products`.
-inline void down_products(threadgroup float* products, thread const QuantMatrix& matrix, ulong row, uint rows, device const ACT* act,
+inline void down_products(threadgroup float* products, thread const QuantMatrix& matrix, ulong row, uint rows, device const FINE* act,
                           uint lane) {
     QuantRow w[OUTPUTS];
     UNROLL
@@ -30,9 +30,9 @@ inline void down_products(threadgroup float* products, thread const QuantMatrix&
     for (uint s = 0; s < OUTPUTS; ++s) if (lane == s) products[s] = sums[s * GEMV_ROWS];
 }
 
-kernel void down_combine(device const ACT* act [[buffer(0)]],
+kernel void down_combine(device const FINE* act [[buffer(0)]],
                          device const float* logits [[buffer(1)]],
-                         device const ACT* shared_act [[buffer(2)]],
+                         device const FINE* shared_act [[buffer(2)]],
                          device const float* shared_gate [[buffer(3)]],
                          device const uint* down_weight [[buffer(4)]],
                          device const bfloat* down_scales [[buffer(5)]],

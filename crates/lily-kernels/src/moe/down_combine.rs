@@ -35,9 +35,9 @@ impl DownCombine {
     /// shared_gate f32 `[rows]`, before the sigmoid; down `[experts, outputs, inputs]`; shared `[outputs, shared_inputs]`; out
     /// f32 `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("act").act(),
+        Operand::read("act").fine(),
         Operand::read("logits"),
-        Operand::read("shared_act").act(),
+        Operand::read("shared_act").fine(),
         Operand::read("shared_gate"),
         Operand::read("down.weight").tensor(),
         Operand::read("down.scales").tensor(),

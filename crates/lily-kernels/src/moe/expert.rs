@@ -53,7 +53,7 @@ impl ExpertSwiglu {
     /// x f32 [rows, inputs]; offsets, order, active as [`super::Group`] made them; gate and up [experts, outputs,
     /// inputs]; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("offsets").u32(),
         Operand::read("order").u32(),
         Operand::read("active").u32(),
@@ -63,7 +63,7 @@ impl ExpertSwiglu {
         Operand::read("up.weight").tensor(),
         Operand::read("up.scales").tensor(),
         Operand::read("up.biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// The definition, in f64, from the experts' ids `[rows, top_k]`.
@@ -103,14 +103,14 @@ impl ExpertDown {
     /// act f32 [rows * top_k, inputs]; offsets, order, active as [`super::Group`] made them; weight, scales, biases
     /// `[experts, outputs, inputs]`; out f32 `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("act").act(),
+        Operand::read("act").fine(),
         Operand::read("offsets").u32(),
         Operand::read("order").u32(),
         Operand::read("active").u32(),
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
         Operand::read("biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// The definition, in f64, from the experts' ids `[rows, top_k]`.

@@ -12,12 +12,12 @@ FUNCTION_CONSTANT(uint, SCATTER, 2);
 
 struct GroupedDenseParams { uint top_k; uint outputs; uint inputs; uint blocks; };
 
-kernel void grouped_dense(device const ACT* x [[buffer(0)]],
+kernel void grouped_dense(device const FINE* x [[buffer(0)]],
                           device const uint* order [[buffer(1)]],
                           device const uint* tiles [[buffer(2)]],
                           device const float* weights [[buffer(3)]],
-                          device const ACT* weight [[buffer(4)]],
-                          device ACT* out [[buffer(5)]],
+                          device const FINE* weight [[buffer(4)]],
+                          device FINE* out [[buffer(5)]],
                           constant GroupedDenseParams& p [[buffer(6)]],
                           uint group [[threadgroup_position_in_grid]],
                           uint thread_index [[thread_index_in_threadgroup]],

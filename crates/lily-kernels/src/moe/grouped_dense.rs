@@ -31,12 +31,12 @@ impl GroupedDense {
     /// [`GroupTiles`] made them; weights f32 `[rows * top_k]`, read if [`Scatter::Weighted`]; weight activations `[experts,
     /// outputs, inputs]`; out activations `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("order").u32(),
         Operand::read("tiles").u32(),
         Operand::read("weights"),
-        Operand::read("weight").act(),
-        Operand::write("out").act(),
+        Operand::read("weight").fine(),
+        Operand::write("out").fine(),
     ];
 
     /// What made `order` and `tiles`.
@@ -141,7 +141,7 @@ impl crate::testing::GpuCases for GroupedDense {
         let (b, outputs, inputs) = (Bounds::new(activation), self.outputs, self.inputs);
         let builder = CaseBuilder::new(*self, activation);
         let rows = Rows::new(builder, self.grouping(), inputs, (self.gather, self.scatter), random);
-        let store = Store::of(crate::Element::Activation, activation);
+        let store = Store::of(crate::Element::Fine, activation);
         let scale = 1.0 / (inputs as f32).sqrt();
         let weight: Vec<f32> = random
             .values(self.experts * outputs * inputs, scale)

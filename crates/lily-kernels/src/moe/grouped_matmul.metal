@@ -14,14 +14,14 @@ FUNCTION_CONSTANT(uint, SCATTER, 4);
 
 struct GroupedMatmulParams { uint top_k; uint outputs; uint inputs; uint blocks; };
 
-kernel void grouped_matmul(device const ACT* x [[buffer(0)]],
+kernel void grouped_matmul(device const FINE* x [[buffer(0)]],
                            device const uint* order [[buffer(1)]],
                            device const uint* tiles [[buffer(2)]],
                            device const float* weights [[buffer(3)]],
                            device const uint* weight [[buffer(4)]],
                            device const bfloat* scales [[buffer(5)]],
                            device const bfloat* biases [[buffer(6)]],
-                           device ACT* out [[buffer(7)]],
+                           device FINE* out [[buffer(7)]],
                            constant GroupedMatmulParams& p [[buffer(8)]],
                            uint group [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],

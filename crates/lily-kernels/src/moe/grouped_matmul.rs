@@ -78,14 +78,14 @@ impl GroupedMatmul {
     /// [`GroupTiles`] made them; weights f32 `[rows * top_k]`, read if [`Scatter::Weighted`]; weight, scales, biases `[experts,
     /// outputs, inputs]`; out activations `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("order").u32(),
         Operand::read("tiles").u32(),
         Operand::read("weights"),
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
         Operand::read("biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// What made `order` and `tiles`.
@@ -218,7 +218,7 @@ impl Rows {
             let (value, error) = products[p * outputs + i % outputs];
             let weight = if self.scatter == Scatter::Weighted { f64::from(self.weights[p]) } else { 1.0 };
             let value = weight * value;
-            (value, b.store(value, weight.abs() * error + value.abs() * b.f32()))
+            (value, b.fine().store(value, weight.abs() * error + value.abs() * b.f32()))
         };
         (0..products.len()).map(element).unzip()
     }

@@ -16,9 +16,9 @@ FUNCTION_CONSTANT(uint, LARGEST, 4);
 struct GroupedSwigluParams { uint top_k; uint outputs; uint inputs; uint blocks; };
 
 struct SwigluOutput {
-    device ACT* out;
+    device FINE* out;
     uint outputs;
-    void store(uint r, uint o, float g, float u) { out[ulong(r) * outputs + o] = ACT(silu(g) * u); }
+    void store(uint r, uint o, float g, float u) { out[ulong(r) * outputs + o] = fine_of(silu(g) * u); }
 };
 
 template <uint H>
@@ -30,7 +30,7 @@ inline void grouped_swiglu_tile(threadgroup uint4* memory, thread ExpertRows& x,
     gemm_store_pairs<H>(sums, memory, 0, rows, col, outputs, out, simd, thread_index % 32);
 }
 
-kernel void grouped_swiglu(device const ACT* x [[buffer(0)]],
+kernel void grouped_swiglu(device const FINE* x [[buffer(0)]],
                            device const uint* order [[buffer(1)]],
                            device const uint* tiles [[buffer(2)]],
                            device const uint* gate_weight [[buffer(3)]],
@@ -39,7 +39,7 @@ kernel void grouped_swiglu(device const ACT* x [[buffer(0)]],
                            device const uint* up_weight [[buffer(6)]],
                            device const bfloat* up_scales [[buffer(7)]],
                            device const bfloat* up_biases [[buffer(8)]],
-                           device ACT* out [[buffer(9)]],
+                           device FINE* out [[buffer(9)]],
                            constant GroupedSwigluParams& p [[buffer(10)]],
                            uint group [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],

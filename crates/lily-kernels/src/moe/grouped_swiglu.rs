@@ -34,7 +34,7 @@ impl GroupedSwiglu {
     /// x activations `[rows, inputs]`; order and tiles as [`GroupTiles`] made them; gate and up `[experts, outputs, inputs]`;
     /// out activations `[rows * top_k, outputs]`, in the order of `order`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("order").u32(),
         Operand::read("tiles").u32(),
         Operand::read("gate.weight").tensor(),
@@ -43,7 +43,7 @@ impl GroupedSwiglu {
         Operand::read("up.weight").tensor(),
         Operand::read("up.scales").tensor(),
         Operand::read("up.biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// What made `order` and `tiles`.
@@ -173,7 +173,7 @@ impl crate::testing::GpuCases for GroupedSwiglu {
                 let (g, u) =
                     (product(b, &gate, Method::Tiles, row, &x), product(b, &up, Method::Tiles, row, &x));
                 let value = values[p * outputs + o];
-                error.push(b.store(value, gated_error(b, g, u)));
+                error.push(b.fine().store(value, gated_error(b, g, u)));
                 want.push(value);
             }
         }

@@ -10,12 +10,12 @@ FUNCTION_CONSTANT(uint, GROUP, 1);
 
 struct RoutedMatmulParams { uint outputs; uint inputs; uint pairs_per_x; };
 
-kernel void routed_matmul(device const ACT* x [[buffer(0)]],
+kernel void routed_matmul(device const FINE* x [[buffer(0)]],
                           device const uint* ids [[buffer(1)]],
                           device const uint* weight [[buffer(2)]],
                           device const bfloat* scales [[buffer(3)]],
                           device const bfloat* biases [[buffer(4)]],
-                          device ACT* out [[buffer(5)]],
+                          device FINE* out [[buffer(5)]],
                           constant RoutedMatmulParams& p [[buffer(6)]],
                           uint2 group [[threadgroup_position_in_grid]],
                           uint simdgroups [[simdgroups_per_threadgroup]],
@@ -34,5 +34,5 @@ kernel void routed_matmul(device const ACT* x [[buffer(0)]],
     gemv<OUTPUTS>(sums, w, OUTPUTS, 1, p.inputs, rows, lane);
     UNROLL
     for (uint s = 0; s < OUTPUTS; ++s)
-        if (lane == s && first + s < p.outputs) out[ulong(pair) * p.outputs + first + s] = ACT(sums[s * GEMV_ROWS]);
+        if (lane == s && first + s < p.outputs) out[ulong(pair) * p.outputs + first + s] = fine_of(sums[s * GEMV_ROWS]);
 }

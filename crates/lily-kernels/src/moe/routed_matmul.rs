@@ -29,12 +29,12 @@ impl RoutedMatmul {
     /// x activations `[rows, inputs]` if it gathers, else `[rows * top_k, inputs]`; ids u32 `[rows * top_k]`; weight, scales, biases
     /// `[experts, outputs, inputs]`; out activations `[rows * top_k, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("ids").u32(),
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
         Operand::read("biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// The product of each pair, in f64, with x by pair `[rows * top_k, inputs]`.
@@ -134,7 +134,8 @@ impl crate::testing::GpuCases for RoutedMatmul {
         for (p, x) in x.chunks(inputs).enumerate() {
             for o in 0..outputs {
                 let row = ids[p] as usize * outputs + o;
-                error.push(b.store(want[p * outputs + o], product(b, &matrix, Method::Rows, row, x).1));
+                error
+                    .push(b.fine().store(want[p * outputs + o], product(b, &matrix, Method::Rows, row, x).1));
             }
         }
         let builder = with_matrix(builder.input(&stored).ids(&ids), &matrix).output(want, error);

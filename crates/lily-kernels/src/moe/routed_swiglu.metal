@@ -24,7 +24,7 @@ kernel void routed_swiglu(device const float* x [[buffer(0)]],
                           device const uint* up_weight [[buffer(6)]],
                           device const bfloat* up_scales [[buffer(7)]],
                           device const bfloat* up_biases [[buffer(8)]],
-                          device ACT* out [[buffer(9)]],
+                          device FINE* out [[buffer(9)]],
                           constant RoutedSwigluParams& p [[buffer(10)]],
                           uint2 group [[threadgroup_position_in_grid]],
                           uint simdgroups [[simdgroups_per_threadgroup]],
@@ -67,6 +67,6 @@ kernel void routed_swiglu(device const float* x [[buffer(0)]],
     for (uint s = 0; s < OUTPUTS; ++s)
         if (lane == s && first + s < p.outputs) {
             const float g = scale * sums[s * GEMV_ROWS], u = scale * sums[(OUTPUTS + s) * GEMV_ROWS];
-            out[ulong(pair) * p.outputs + first + s] = ACT(silu(g) * u);
+            out[ulong(pair) * p.outputs + first + s] = fine_of(silu(g) * u);
         }
 }

@@ -47,7 +47,7 @@ impl RoutedSwiglu {
         Operand::read("up.weight").tensor(),
         Operand::read("up.scales").tensor(),
         Operand::read("up.biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// The choice that it makes.
@@ -187,7 +187,7 @@ impl crate::testing::GpuCases for RoutedSwiglu {
                     let factor = 0.5 * b.sum(inputs, 32) + b.function() + 3.0 * b.f32();
                     (value, error + 2.0 * b.f32() * magnitude(n, matrix.terms(row)) + value.abs() * factor)
                 };
-                error.push(b.store(want[p * outputs + o], gated_error(b, of(&gate), of(&up))));
+                error.push(b.fine().store(want[p * outputs + o], gated_error(b, of(&gate), of(&up))));
             }
         }
         let builder = CaseBuilder::new(*self, activation).input(&x).tensor(&norm).input(&logits);

@@ -10,10 +10,10 @@ FUNCTION_CONSTANT(bool, WEIGHT_IS_F32, 0);
 
 struct GatedNormParams { uint heads; uint width; float eps; };
 
-kernel void gated_norm(device const ACT* y [[buffer(0)]],
-                       device const ACT* z [[buffer(1)]],
+kernel void gated_norm(device const FINE* y [[buffer(0)]],
+                       device const FINE* z [[buffer(1)]],
                        device const bfloat* w [[buffer(2)]],
-                       device ACT* out [[buffer(3)]],
+                       device FINE* out [[buffer(3)]],
                        constant GatedNormParams& p [[buffer(4)]],
                        uint group [[threadgroup_position_in_grid]],
                        uint simdgroups [[simdgroups_per_threadgroup]],
@@ -27,6 +27,6 @@ kernel void gated_norm(device const ACT* y [[buffer(0)]],
     const float scale = precise::rsqrt(simd_sum(sum) / float(p.width) + p.eps);
     for (uint i = lane; i < p.width; i += 32) {
         const float normed = float(y[start + i]) * scale * plain_value(w, WEIGHT_IS_F32, i);
-        out[start + i] = ACT(normed * silu(float(z[start + i])));
+        out[start + i] = fine_of(normed * silu(float(z[start + i])));
     }
 }

@@ -11,7 +11,7 @@ struct RmsNormParams { uint width; float eps; };
 
 kernel void rms_norm(device const float* x [[buffer(0)]],
                      device const bfloat* w [[buffer(1)]],
-                     device ACT* out [[buffer(2)]],
+                     device FINE* out [[buffer(2)]],
                      constant RmsNormParams& p [[buffer(3)]],
                      uint row [[threadgroup_position_in_grid]],
                      uint thread_index [[thread_index_in_threadgroup]],
@@ -28,5 +28,5 @@ kernel void rms_norm(device const float* x [[buffer(0)]],
     sum = simd_sum(lane < threads / 32 ? sums[lane] : 0.0f);
     const float scale = precise::rsqrt(sum / float(p.width) + p.eps);
     for (uint i = thread_index; i < p.width; i += threads)
-        out[ulong(row) * p.width + i] = ACT(xr[i] * scale * plain_value(w, WEIGHT_IS_F32, i));
+        out[ulong(row) * p.width + i] = fine_of(xr[i] * scale * plain_value(w, WEIGHT_IS_F32, i));
 }

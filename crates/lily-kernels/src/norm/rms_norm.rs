@@ -27,7 +27,7 @@ pub(crate) fn normed(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
 impl RmsNorm {
     /// x f32 `[rows, width]`; w `[width]`; out f32 `[rows, width]`.
     pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("x"), Operand::read("w").tensor(), Operand::write("out").act()];
+        &[Operand::read("x"), Operand::read("w").tensor(), Operand::write("out").fine()];
 
     /// The definition, in f64.
     pub fn reference(&self, x: &[f64], w: &[f64]) -> Vec<f64> {
@@ -82,7 +82,7 @@ impl crate::testing::GpuCases for RmsNorm {
         let want = self.reference(&wide(&x), &w_values);
         // Half of the sum's error through the root, the root itself, and two products.
         let relative = 0.5 * b.sum(self.width, 32) + b.function() + 3.0 * b.f32();
-        let error = want.iter().map(|v| b.store(*v, v.abs() * relative)).collect();
+        let error = want.iter().map(|v| b.fine().store(*v, v.abs() * relative)).collect();
         CaseBuilder::new(*self, activation).input(&x).tensor(&w).output(want, error).build()
     }
 }

@@ -13,7 +13,7 @@ struct DequantizeParams { uint rows; uint cols; };
 kernel void dequantize(device const uint* weight [[buffer(0)]],
                        device const bfloat* scales [[buffer(1)]],
                        device const bfloat* biases [[buffer(2)]],
-                       device ACT* out [[buffer(3)]],
+                       device FINE* out [[buffer(3)]],
                        constant DequantizeParams& p [[buffer(4)]],
                        uint group [[threadgroup_position_in_grid]],
                        uint thread_index [[thread_index_in_threadgroup]],
@@ -25,7 +25,7 @@ kernel void dequantize(device const uint* weight [[buffer(0)]],
     quant_row(w, matrix, row);
     float v[16];
     quant_run16(v, w, k);
-    device ACT* to = out + ulong(row) * p.cols + k;
+    device FINE* to = out + ulong(row) * p.cols + k;
     UNROLL
-    for (uint i = 0; i < 16; i += 4) act_store4(to + i, v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (uint i = 0; i < 16; i += 4) fine_store4(to + i, v[i], v[i + 1], v[i + 2], v[i + 3]);
 }

@@ -20,7 +20,7 @@ impl Dequantize {
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
         Operand::read("biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// Every format.
@@ -75,7 +75,7 @@ impl crate::testing::GpuCases for Dequantize {
         let b = Bounds::new(activation);
         let q = random.quantized(self.rows, self.cols, self.format);
         let want = self.reference(&q.weight, &q.scales, &q.biases);
-        let error = want.iter().map(|v| b.store(*v, v.abs() * b.f32())).collect();
+        let error = want.iter().map(|v| b.fine().store(*v, v.abs() * b.f32())).collect();
         let builder = CaseBuilder::new(*self, activation);
         builder.tensor(&q.weight).tensor(&q.scales).tensor(&q.biases).output(want, error).build()
     }

@@ -16,8 +16,8 @@ struct GatedNormMatmulParams { uint outputs; uint heads; uint width; float eps; 
 
 /// y normed and gated.
 struct GatedRows {
-    device const ACT* y;
-    device const ACT* z;
+    device const FINE* y;
+    device const FINE* z;
     device const bfloat* norm;
     threadgroup const float* factors;
     uint heads, width;
@@ -26,8 +26,8 @@ struct GatedRows {
         float gate[16];
         UNROLL
         for (uint i = 0; i < 16; i += 4) {
-            act_load4(v + i, y + at + i);
-            act_load4(gate + i, z + at + i);
+            fine_load4(v + i, y + at + i);
+            fine_load4(gate + i, z + at + i);
         }
         if (width % 16 == 0) {
             const float factor = factors[r * heads + k / width];
@@ -47,8 +47,8 @@ struct GatedRows {
     }
 };
 
-kernel void gated_norm_matmul(device const ACT* y [[buffer(0)]],
-                              device const ACT* z [[buffer(1)]],
+kernel void gated_norm_matmul(device const FINE* y [[buffer(0)]],
+                              device const FINE* z [[buffer(1)]],
                               device const bfloat* norm [[buffer(2)]],
                               device const uint* weight [[buffer(3)]],
                               device const bfloat* scales [[buffer(4)]],
@@ -61,7 +61,7 @@ kernel void gated_norm_matmul(device const ACT* y [[buffer(0)]],
                               uint simd [[simdgroup_index_in_threadgroup]]) {
     TG_ARRAY(float, factors, 1024);
     for (uint head = simd; head < ROWS * p.heads; head += simdgroups) {
-        device const ACT* values = y + ulong(head) * p.width;
+        device const FINE* values = y + ulong(head) * p.width;
         float sum = 0.0f;
         for (uint i = lane; i < p.width; i += 32) sum = fma(float(values[i]), float(values[i]), sum);
         sum = simd_sum(sum);

@@ -32,8 +32,8 @@ impl GatedNormMatmul {
     /// y, z activations `[rows, heads, width]`; norm `[width]`; weight, scales, biases `[outputs, heads * width]`; out f32
     /// `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("y").act(),
-        Operand::read("z").act(),
+        Operand::read("y").fine(),
+        Operand::read("z").fine(),
         Operand::read("norm").tensor(),
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
@@ -134,6 +134,7 @@ impl crate::testing::GpuCases for GatedNormMatmul {
         let b = Bounds::new(activation);
         let builder = CaseBuilder::new(*self, activation);
         let y = builder.rounded(&random.values(self.rows * self.inputs(), 0.5));
+        let builder = builder.input(&y);
         let z = builder.rounded(&random.values(self.rows * self.inputs(), 3.0));
         let (norm, norm_values) = plain(random, self.norm, self.width, 1.0, 0.5);
         let matrix = Matrix::random(random, self.outputs, self.inputs(), self.format);
@@ -152,7 +153,7 @@ impl crate::testing::GpuCases for GatedNormMatmul {
             }
         }
         let (weight, scales, biases) = matrix.tensors();
-        let builder = builder.input(&y).input(&z).tensor(&norm);
+        let builder = builder.input(&z).tensor(&norm);
         product.finish(builder.tensor(weight).tensor(scales).tensor(biases)).build()
     }
 }

@@ -83,6 +83,7 @@ pub(crate) fn output_kind(out: Output) -> u32 {
         Output::Activation => 0,
         Output::F32 => 1,
         Output::Add => 2,
+        Output::Fine => 3,
     }
 }
 

@@ -67,6 +67,8 @@ pub enum Output {
     F32,
     /// Added to f32: the residual stream.
     Add,
+    /// Stored as [`Activation::fine`].
+    Fine,
 }
 
 impl Output {
@@ -76,6 +78,7 @@ impl Output {
             Output::Activation => Traffic::written(activation.bytes() * len),
             Output::F32 => Traffic::written(4 * len),
             Output::Add => Traffic::updated(4 * len),
+            Output::Fine => Traffic::written(activation.fine().bytes() * len),
         }
     }
 }
@@ -117,7 +120,7 @@ impl Matmul {
     /// x activations `[rows, inputs]`; weight, scales, biases `[outputs, inputs]`; out activations or f32, `[rows, width]` of each
     /// part.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("weight").tensor(),
         Operand::read("scales").tensor(),
         Operand::read("biases").tensor(),
@@ -234,14 +237,14 @@ impl Matmul {
             out,
             method: Method::Rows,
         };
-        let kinds = [Output::Activation, Output::F32, Output::Add];
+        let kinds = [Output::Activation, Output::F32, Output::Add, Output::Fine];
         let mut cases = Vec::new();
         for (i, format) in super::testing::FORMATS.into_iter().enumerate() {
-            cases.push(case(1 + i % 4, &[7], 3 * format.1, format, kinds[i % 3]));
-            cases.push(case(1 + i % 4, &[3, 2], 640, format, kinds[i % 3]));
+            cases.push(case(1 + i % 4, &[7], 3 * format.1, format, kinds[(i + i / 4) % 4]));
+            cases.push(case(1 + i % 4, &[3, 2], 640, format, kinds[(i + i / 4) % 4]));
         }
         for format in [(4, 64), (8, 64)] {
-            cases.push(case(1, &[64, 32, 4, 4], 2048, format, Output::Activation));
+            cases.push(case(1, &[64, 32, 4, 4], 2048, format, Output::Fine));
             cases.push(case(2, &[17], 576, format, Output::F32));
             cases.push(case(3, &[40], 1088, format, Output::Add));
             cases.push(case(4, &[9, 24, 1], 4096, format, Output::Activation));
@@ -265,10 +268,10 @@ impl Matmul {
             out,
             method: Method::Tiles,
         };
-        let kinds = [Output::Activation, Output::F32, Output::Add];
+        let kinds = [Output::Activation, Output::F32, Output::Add, Output::Fine];
         let mut cases = Vec::new();
         for (i, format) in super::testing::FORMATS.into_iter().enumerate() {
-            cases.push(case([3, 19, 40][i % 3], &[37], format.1 * (1 + i % 2), format, kinds[i % 3]));
+            cases.push(case([3, 19, 40][i % 3], &[37], format.1 * (1 + i % 2), format, kinds[i % 4]));
         }
         for (i, (rows, widths)) in [
             (1, &[1][..]),
@@ -283,7 +286,7 @@ impl Matmul {
         .into_iter()
         .enumerate()
         {
-            cases.push(case(rows, widths, [96, 32, 160][i % 3], (4, 32), kinds[i % 3]));
+            cases.push(case(rows, widths, [96, 32, 160][i % 3], (4, 32), kinds[i % 4]));
         }
         // Heights and widths of many tiles.
         cases.push(case(65, &[4070], 32, (4, 32), Output::Activation));

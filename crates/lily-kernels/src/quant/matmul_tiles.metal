@@ -13,7 +13,7 @@ FUNCTION_CONSTANT(uint, OUT, 3);
 
 struct MatmulTilesParams { uint rows; uint inputs; uint outputs; uint width0; uint width1; uint width2; };
 
-kernel void matmul_tiles(device const ACT* x [[buffer(0)]],
+kernel void matmul_tiles(device const FINE* x [[buffer(0)]],
                          device const uint* weight [[buffer(1)]],
                          device const bfloat* scales [[buffer(2)]],
                          device const bfloat* biases [[buffer(3)]],

@@ -46,7 +46,8 @@ impl NormMatmul {
         for (bits, group, inputs) in [(4, 64, 256), (8, 64, 128), (3, 32, 96), (4, 64, 2048)] {
             let format = QuantFormat { bits, group };
             for (rows, parts, out) in [
-                (1, Parts::new(&[64, 32, 4, 4]), Output::Activation),
+                (1, Parts::new(&[64, 32, 4, 4]), Output::Fine),
+                (3, Parts::new(&[16, 4, 4]), Output::Activation),
                 (2, Parts::one(17), Output::F32),
                 (4, Parts::new(&[9, 24]), Output::Add),
             ] {

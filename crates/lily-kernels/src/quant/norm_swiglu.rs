@@ -39,7 +39,7 @@ impl NormSwiglu {
         Operand::read("up.weight").tensor(),
         Operand::read("up.scales").tensor(),
         Operand::read("up.biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// Equal and unequal formats of the two matrices; 1 to 4 rows.

@@ -14,7 +14,7 @@ pub struct SiluMul {
 impl SiluMul {
     /// gate, up, out activations `[len]`.
     pub const OPERANDS: &'static [Operand] =
-        &[Operand::read("gate").act(), Operand::read("up").act(), Operand::write("out").act()];
+        &[Operand::read("gate").fine(), Operand::read("up").fine(), Operand::write("out").fine()];
 
     /// Lengths that fill a threadgroup and lengths that do not.
     pub fn cases() -> Vec<Self> {
@@ -55,10 +55,15 @@ impl crate::testing::GpuCases for SiluMul {
         let b = Bounds::new(activation);
         let builder = CaseBuilder::new(*self, activation);
         // Some gates closed and some open altogether.
-        let gate = builder.rounded(&random.values(self.len, 20.0));
-        let up = builder.rounded(&random.values(self.len, 2.0));
-        let want = self.reference(&wide(&gate), &wide(&up));
-        let error = want.iter().map(|v| b.store(*v, v.abs() * b.silu())).collect();
+        let (mut gate, mut up) = (random.values(self.len, 20.0), random.values(self.len, 2.0));
+        // And products beyond half's range, at both ends.
+        (gate[0], up[0]) = (512.0, -1024.0);
+        (gate[self.len - 1], up[self.len - 1]) = (512.0, 1024.0);
+        let (gate, up) = (builder.rounded(&gate), builder.rounded(&up));
+        let range = if activation == Activation::F32 { f64::MAX } else { 65504.0 };
+        let want = self.reference(&wide(&gate), &wide(&up)).into_iter().map(|v| v.clamp(-range, range));
+        let want: Vec<f64> = want.collect();
+        let error = want.iter().map(|v| b.fine().store(*v, v.abs() * b.silu())).collect();
         builder.input(&gate).input(&up).output(want, error).build()
     }
 }

@@ -38,14 +38,14 @@ pub type Quantized<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 impl Swiglu {
     /// x activations `[rows, inputs]`; gate and up `[outputs, inputs]`; out activations `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
-        Operand::read("x").act(),
+        Operand::read("x").fine(),
         Operand::read("gate.weight").tensor(),
         Operand::read("gate.scales").tensor(),
         Operand::read("gate.biases").tensor(),
         Operand::read("up.weight").tensor(),
         Operand::read("up.scales").tensor(),
         Operand::read("up.biases").tensor(),
-        Operand::write("out").act(),
+        Operand::write("out").fine(),
     ];
 
     /// The definition, in f64.

@@ -14,14 +14,14 @@ FUNCTION_CONSTANT(uint, OUTPUTS, 5);
 
 struct SwigluRowsParams { uint inputs; uint outputs; };
 
-kernel void swiglu_rows(device const ACT* x [[buffer(0)]],
+kernel void swiglu_rows(device const FINE* x [[buffer(0)]],
                         device const uint* gate_weight [[buffer(1)]],
                         device const bfloat* gate_scales [[buffer(2)]],
                         device const bfloat* gate_biases [[buffer(3)]],
                         device const uint* up_weight [[buffer(4)]],
                         device const bfloat* up_scales [[buffer(5)]],
                         device const bfloat* up_biases [[buffer(6)]],
-                        device ACT* out [[buffer(7)]],
+                        device FINE* out [[buffer(7)]],
                         constant SwigluRowsParams& p [[buffer(8)]],
                         uint group [[threadgroup_position_in_grid]],
                         uint simdgroups [[simdgroups_per_threadgroup]],

@@ -15,14 +15,14 @@ FUNCTION_CONSTANT(uint, HEIGHT, 4);
 
 struct SwigluTilesParams { uint rows; uint inputs; uint outputs; };
 
-kernel void swiglu_tiles(device const ACT* x [[buffer(0)]],
+kernel void swiglu_tiles(device const FINE* x [[buffer(0)]],
                          device const uint* gate_weight [[buffer(1)]],
                          device const bfloat* gate_scales [[buffer(2)]],
                          device const bfloat* gate_biases [[buffer(3)]],
                          device const uint* up_weight [[buffer(4)]],
                          device const bfloat* up_scales [[buffer(5)]],
                          device const bfloat* up_biases [[buffer(6)]],
-                         device ACT* out [[buffer(7)]],
+                         device FINE* out [[buffer(7)]],
                          constant SwigluTilesParams& p [[buffer(8)]],
                          uint3 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],

@@ -53,6 +53,7 @@ impl Product {
         let (b, want) = (Bounds::new(self.activation), self.want[place]);
         self.error[place] = match self.out {
             Output::Activation => b.store(want, error),
+            Output::Fine => b.fine().store(want, error),
             Output::F32 => error + b.f32() * want.abs(),
             Output::Add => error + b.f32() * (want.abs() + error),
         };
@@ -61,8 +62,9 @@ impl Product {
     /// Into a case.
     pub(super) fn finish(self, builder: CaseBuilder) -> CaseBuilder {
         match self.out {
-            Output::Activation => {
-                builder.output_as(Store::of(Element::Activation, self.activation), self.want, self.error)
+            Output::Activation | Output::Fine => {
+                let element = if self.out == Output::Fine { Element::Fine } else { Element::Activation };
+                builder.output_as(Store::of(element, self.activation), self.want, self.error)
             }
             Output::F32 => builder.output_as(Store::F32, self.want, self.error),
             Output::Add => builder.update_as(Store::F32, &self.before, self.want, self.error),
@@ -84,5 +86,5 @@ pub(super) fn swiglu(b: Bounds, gate: (f64, f64), up: (f64, f64)) -> (f64, f64) 
     let (open, error) = (silu(gate.0), 1.1 * gate.1);
     let value = open * up.0;
     let products = error * up.0.abs() + open.abs() * up.1 + error * up.1;
-    (value, b.store(value, products + (value.abs() + products) * b.silu()))
+    (value, b.fine().store(value, products + (value.abs() + products) * b.silu()))
 }

@@ -26,6 +26,11 @@ impl Bounds {
         self.activation
     }
 
+    /// For what is stored as [`Activation::fine`].
+    pub fn fine(self) -> Self {
+        Bounds::new(self.activation.fine())
+    }
+
     /// The relative error of one rounding to f32.
     pub fn f32(self) -> f64 {
         U

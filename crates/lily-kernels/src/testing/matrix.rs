@@ -59,8 +59,9 @@ impl Matrix {
         }
     }
 
-    /// Weights are rounded to activations, then summed one after the other.
+    /// Weights are rounded to the type of tiles, then summed one after the other.
     fn tile_error(&self, b: Bounds, o: usize, x: &[f64]) -> f64 {
+        let b = b.fine();
         let squares: f64 = x.iter().zip(self.row(o)).map(|(x, w)| (x * w) * (x * w)).sum();
         // scale * q + bias is rounded to f32 first; float16 holds small weights with an absolute error.
         let rounded =

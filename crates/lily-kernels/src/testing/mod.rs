@@ -89,6 +89,7 @@ impl Store {
         match (element, activation) {
             (Element::U32, _) => Store::U32,
             (Element::Tensor, _) => Store::U8,
+            (Element::Fine, _) => Store::of(Element::Activation, activation.fine()),
             (Element::F32, _) | (Element::Activation, Activation::F32) => Store::F32,
             (Element::Activation, Activation::Bf16) => Store::Bf16,
             (Element::Activation, Activation::F16) => Store::F16,
@@ -190,9 +191,14 @@ impl CaseBuilder {
         values.iter().map(|v| self.store().round(*v)).collect()
     }
 
-    /// The next operand: values that are only read, exact in its type (see [`CaseBuilder::rounded`]).
+    /// The next operand: values that are only read.
+    ///
+    /// # Panics
+    /// If one is not exact in the operand's type (see [`CaseBuilder::rounded`]).
     pub fn input(self, values: &[f32]) -> Self {
         let store = self.store();
+        let exact = |v: &f32| v.is_nan() || store.round(*v) == *v;
+        assert!(values.iter().all(exact), "{:?}: an input is not exact as {}", self.kernel, store.name());
         self.push(store, store.encode(values), Check::Same)
     }
 

@@ -251,7 +251,8 @@ impl<'a> Builder<'a> {
     ) -> Vec<View> {
         let size = match out {
             Output::Activation => self.arena.size(lily_kernels::Element::Activation),
-            _ => 4,
+            Output::Fine => self.arena.size(lily_kernels::Element::Fine),
+            Output::F32 | Output::Add => 4,
         };
         let take = |b: &mut Self, len| if size == 4 { b.arena.words(len) } else { b.arena.take(len) };
         let Some(all) = all else {
@@ -320,7 +321,7 @@ impl<'a> Builder<'a> {
     /// out = x W^T for all rows, in a new region.
     pub(super) fn matmul(&mut self, label: &'static str, w: &QuantizedMatrix, x: &View) -> View {
         let out = self.arena.take(self.total * w.rows);
-        self.matmul_rows(label, w, x, &out, self.total, Output::Activation);
+        self.matmul_rows(label, w, x, &out, self.total, Output::Fine);
         out
     }
 

@@ -27,7 +27,7 @@ impl Builder<'_> {
             None => &["in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"],
         };
         let matrices = [&w.qkv, &w.z, &w.a, &w.b];
-        let views = self.project(labels, &matrices, w.in_proj.as_ref(), &norm, Output::Activation);
+        let views = self.project(labels, &matrices, w.in_proj.as_ref(), &norm, Output::Fine);
         let Ok([raw, z, a, b]) = <[View; 4]>::try_from(views) else { unreachable!("four matrices") };
         let inputs = Inputs { raw, z, a, b };
 

@@ -2,11 +2,10 @@
 //!
 //! The weights are scaled so that activations stay near 1 through any number of layers, group scales have both signs as
 //! MLX's quantizer writes them, and DeltaNet decays run from short to long memory. The same [`Spec`] gives the same
-//! bytes on one machine. What they make is known from a forward pass in f64 that has no plan.
+//! bytes on one machine.
 
 mod files;
 mod random;
-mod reference;
 mod specs;
 mod tensors;
 
@@ -20,7 +19,6 @@ pub(crate) use files::Draft;
 pub(crate) use files::{header, safetensors};
 #[cfg(test)]
 pub(crate) use random::Random;
-pub use reference::{Reference, clear_prompt, reference};
 pub use specs::{random_spec, random_tokens};
 use tensors::Contents;
 pub(crate) use tensors::DraftTensor;

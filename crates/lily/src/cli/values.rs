@@ -20,7 +20,8 @@ pub(crate) enum Device {
 pub(crate) enum Precision {
     /// float32 activations: agrees with the reference model to its own rounding.
     Exact,
-    /// bfloat16 activations, with sums, gates and states in float32: --device emu only.
+    /// 16-bit activations (attention and its cache in bfloat16, others in float16), with sums, gates and states in float32: --device emu
+    /// only.
     Bf16,
 }
 
