@@ -360,7 +360,11 @@ fn sizes_of(sizes: &Geometry) -> Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Spec, model_in_memory, write_hollow_checkpoint};
+    use crate::{
+        Preset,
+        synth::Synth,
+        testing::{Spec, model_in_memory, write_hollow},
+    };
 
     fn part(inspection: &Inspection, name: PartName) -> &Part {
         inspection.parts.iter().find(|part| part.name == name).unwrap()
@@ -381,14 +385,20 @@ mod tests {
         )
     }
 
-    #[test]
-    fn the_real_model_costs_what_is_known_of_it() {
+    /// A preset's checkpoint without its data, inspected.
+    fn inspected(preset: &str, context: usize) -> Inspection {
         let folder = tempfile::tempdir().unwrap();
-        write_hollow_checkpoint(folder.path(), &Spec::qwen36_35b_a3b()).unwrap();
+        let synth = Synth::new(Preset::named(preset).unwrap(), 0).unwrap();
+        write_hollow(folder.path(), &synth.files(&[1], 5 << 30)).unwrap();
         let start = std::time::Instant::now();
         let model = Model::open(folder.path()).unwrap();
         assert!(start.elapsed().as_secs_f64() < 1.0, "opening took {:?}", start.elapsed());
-        let found = Inspection::of(&model, 262_144);
+        Inspection::of(&model, context)
+    }
+
+    #[test]
+    fn the_real_model_costs_what_is_known_of_it() {
+        let found = inspected("qwen3.6-35b-a3b", 262_144);
         let per_token = |name, layers| megabytes(part(&found, name).bytes_per_token / layers);
         assert_eq!(per_token(PartName::DeltaProjections, 30), "18.9");
         assert_eq!(per_token(PartName::AttentionProjections, 10), "15.3");
@@ -404,6 +414,15 @@ mod tests {
         assert_eq!(found.memory.kv, 40 * 1024 * 262_144);
         assert_eq!(found.memory.total, found.memory.weights + found.memory.kv + found.memory.state);
         assert_eq!(found.token.at(0) + 1000 * 40 * 1024, found.token.at(1000));
+    }
+
+    #[test]
+    fn four_layers_and_a_small_vocabulary_cost_what_peers_are_compared_at() {
+        let found = inspected("layer4", 4096);
+        assert_eq!(megabytes(found.token.weights), "176");
+        assert_eq!(megabytes(found.token.at(0)), "189");
+        assert_eq!(megabytes(found.memory.weights), "1969");
+        assert_eq!(megabytes(inspected("qwen3.6-35b-a3b", 1).memory.weights), "19509");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod packing;
 pub mod plan;
 mod presets;
 mod runner;
+pub mod synth;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

@@ -80,6 +80,11 @@ impl Preset {
         Preset::all().into_iter().find(|p| p.name == name)
     }
 
+    /// Gives it another number of layers, in the same order: three of Gated DeltaNet, one of attention.
+    pub fn set_layers(&mut self, count: usize) {
+        self.geometry.layers = layers(count);
+    }
+
     /// Its tensors by role, under ids that belong to no checkpoint.
     pub fn weights(&self) -> Weights {
         let g = &self.geometry;

@@ -7,6 +7,7 @@ mod index;
 mod mapping;
 mod roles;
 mod source;
+pub(crate) mod write;
 
 use std::{
     collections::{HashMap, hash_map::Entry},

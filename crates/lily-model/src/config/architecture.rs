@@ -10,16 +10,16 @@ use crate::{
 
 // Upper bounds, far above any real model. With them no product of sizes overflows 64 bits, so that the code that plans
 // and allocates may multiply freely.
-const MAX_WIDTH: usize = 1 << 20;
-const MAX_VOCAB: usize = 1 << 24;
-const MAX_HEADS: usize = 1 << 12;
-const MAX_HEAD_DIM: usize = 1 << 12;
-const MAX_LAYERS: usize = 1 << 10;
-const MAX_EXPERTS: usize = 1 << 12;
-const MAX_CONV_TAPS: usize = 1 << 6;
+pub(crate) const MAX_WIDTH: usize = 1 << 20;
+pub(crate) const MAX_VOCAB: usize = 1 << 24;
+pub(crate) const MAX_HEADS: usize = 1 << 12;
+pub(crate) const MAX_HEAD_DIM: usize = 1 << 12;
+pub(crate) const MAX_LAYERS: usize = 1 << 10;
+pub(crate) const MAX_EXPERTS: usize = 1 << 12;
+pub(crate) const MAX_CONV_TAPS: usize = 1 << 6;
 /// A token of prompt and a token of answer.
-const MIN_CONTEXT: usize = 2;
-const MAX_CONTEXT: usize = 1 << 24;
+pub(crate) const MIN_CONTEXT: usize = 2;
+pub(crate) const MAX_CONTEXT: usize = 1 << 24;
 const _: () = assert!(usize::BITS >= 64, "sizes of a checkpoint need 64 bits");
 
 const MODEL_TYPES: [&str; 2] = ["qwen3_5_moe", "qwen3_5_moe_text"];

@@ -1,10 +1,11 @@
 //! `config.json` and `generation_config.json`: plain or the multimodal wrapper, into [`Geometry`], quantization and
 //! defaults. Sizes are required and bounded; switches are checked to be the ones this architecture is computed with.
 
-mod architecture;
+pub(crate) mod architecture;
 mod fields;
 mod generation;
 mod quantization;
+pub(crate) mod write;
 
 use serde_json::Value;
 

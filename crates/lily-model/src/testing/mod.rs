@@ -12,7 +12,8 @@ mod tensors;
 use std::{fs, io, path::Path};
 
 use crate::{
-    AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry, Preset,
+    AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry,
+    synth::SynthFiles,
 };
 pub(crate) use files::Draft;
 #[cfg(test)]
@@ -20,7 +21,7 @@ pub(crate) use files::{header, safetensors};
 #[cfg(test)]
 pub(crate) use random::Random;
 pub use specs::{random_spec, random_tokens};
-use tensors::Contents;
+#[cfg(test)]
 pub(crate) use tensors::DraftTensor;
 
 /// What checkpoint to make. Start from [`Spec::tiny`] and change fields.
@@ -96,20 +97,6 @@ impl Spec {
         }
     }
 
-    /// Qwen3.6-35B-A3B as MLX quantizes it to 4 bits. 19.5 GB: for [`write_hollow_checkpoint`].
-    pub fn qwen36_35b_a3b() -> Spec {
-        let preset = Preset::all().remove(0);
-        Spec {
-            geometry: preset.geometry,
-            format: preset.format,
-            gates: preset.gates,
-            shards: 4,
-            wrapped: true,
-            end_tokens: vec![248_046, 248_044],
-            ..Spec::tiny()
-        }
-    }
-
     /// The format of a matrix, by its path without prefix.
     fn format_of(&self, path: &str) -> Format {
         let gate = path.ends_with("mlp.gate") || path.ends_with("mlp.shared_expert_gate");
@@ -136,24 +123,19 @@ pub fn write_checkpoint(folder: &Path, spec: &Spec) -> io::Result<()> {
 }
 
 /// Writes a model folder of any size that takes no room: the weights are holes in sparse files and read as zero.
-///
-/// # Panics
-/// If the spec is not a possible model (a matrix whose inputs are not whole groups).
-pub fn write_hollow_checkpoint(folder: &Path, spec: &Spec) -> io::Result<()> {
-    let draft = Draft::with(spec, Contents::Hollow);
-    let files = draft.encode();
+pub fn write_hollow(folder: &Path, files: &SynthFiles) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    fs::write(folder.join("config.json"), &files.config_json)?;
-    for (i, (name, bytes)) in files.files.iter().enumerate() {
-        let path = folder.join(name.as_ref());
-        fs::write(&path, bytes)?;
-        // The index comes after the shards.
-        if let Some(shard) = draft.shards.get(i) {
-            let data: u64 = shard.iter().map(DraftTensor::size).sum();
-            fs::OpenOptions::new().write(true).open(&path)?.set_len(bytes.len() as u64 + data)?;
-        }
+    files.documents.iter().try_for_each(|(name, bytes)| fs::write(folder.join(name), bytes))?;
+    for shard in &files.shards {
+        write_sparse(&folder.join(&shard.name), shard.start(), shard.bytes())?;
     }
     Ok(())
+}
+
+/// Writes a file that begins so and is a hole from there on.
+pub(crate) fn write_sparse(path: &Path, start: &[u8], bytes: u64) -> io::Result<()> {
+    fs::write(path, start)?;
+    fs::OpenOptions::new().write(true).open(path)?.set_len(bytes)
 }
 
 /// The files of the model, in memory.

@@ -1,5 +1,7 @@
 //! The tensors of a random model, in the order in which MLX writes layers.
 
+use lily_kernels::{bf16_bits, bf16_to_f32};
+
 use super::{Spec, random::Random};
 use crate::{ElementType, LayerKind, checkpoint::PREFIX};
 
@@ -125,7 +127,7 @@ impl Writer<'_> {
         let scales: Vec<u16> = (0..groups)
             .map(|_| {
                 let sign = if self.random.bits() & 1 == 0 { 1.0 } else { -1.0 };
-                to_bf16((sign * scale * self.random.uniform(0.75, 1.25)) as f32)
+                bf16_bits((sign * scale * self.random.uniform(0.75, 1.25)) as f32)
             })
             .collect();
         // Not exactly the middle of the codes, so that no symmetric shortcut gives the same numbers.
@@ -133,7 +135,7 @@ impl Writer<'_> {
             .iter()
             .map(|scale| {
                 let middle = top / 2.0 + self.random.uniform(-1.0, 1.0) * top / 15.0;
-                to_bf16((-f64::from(from_bf16(*scale)) * middle) as f32)
+                bf16_bits((-f64::from(bf16_to_f32(*scale)) * middle) as f32)
             })
             .collect();
         let with_width = |width: usize| outer.iter().chain([&width]).map(|n| *n as u64).collect::<Vec<_>>();
@@ -164,7 +166,7 @@ impl Writer<'_> {
             let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             self.push(name, ElementType::F32, shape, bytes);
         } else {
-            let bits: Vec<u16> = values.iter().map(|x| to_bf16(*x)).collect();
+            let bits: Vec<u16> = values.iter().map(|x| bf16_bits(*x)).collect();
             self.push(name, ElementType::BF16, shape, bytes_of(&bits));
         }
     }
@@ -189,14 +191,4 @@ impl Writer<'_> {
 
 fn bytes_of(values: &[u16]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
-/// Rounds to nearest, ties to even; for finite values.
-fn to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16
-}
-
-fn from_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
 }

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 
 use super::{open_quickly, tiny};
 use crate::{
-    ElementType, MemoryModel, Model,
+    ElementType, MemoryModel, Model, Preset,
+    checkpoint::write::before_data,
     inspect::Inspection,
-    testing::{Draft, DraftTensor, Random, Spec, header, safetensors},
+    synth::Synth,
+    testing::{Draft, DraftTensor, Random, Spec, header, safetensors, write_hollow, write_sparse},
 };
 
 /// Opens, and reads everything that opened.
@@ -146,6 +148,50 @@ fn a_thousand_unlikely_values_in_each_document() {
         }
         exercise(parts);
     }
+}
+
+#[test]
+fn a_thousand_mutations_of_a_true_size_header() {
+    let synth = Synth::new(Preset::named("qwen3.6-35b-a3b").unwrap(), 0).unwrap();
+    let files = synth.files(&[1], u64::MAX);
+    let file = &files.shards[0];
+    let data = file.bytes() - file.start().len() as u64;
+    let head: serde_json::Map<String, Value> = serde_json::from_slice(&file.start()[8..]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    write_hollow(folder.path(), &files).unwrap();
+    Model::open(folder.path()).unwrap();
+    let path = folder.path().join(&file.name);
+    let (mut random, mut opened) = (Random::new(35), 0);
+    for round in 0..1000 {
+        let start = if round % 2 == 0 {
+            let mut start = file.start().to_vec();
+            mutate(&mut random, &mut start);
+            start
+        } else {
+            let mut head = head.clone();
+            let i = below(&mut random, head.len());
+            if let Some(entry) = head.values_mut().nth(i) {
+                mutate_json(&mut random, entry);
+            }
+            before_data(head, |_| 0)
+        };
+        // The data moves with the header's end, or the file keeps its size.
+        let bytes = if round % 8 < 6 { start.len() as u64 + data } else { file.bytes() };
+        // Another file each time: the one before may still be mapped.
+        std::fs::remove_file(&path).unwrap();
+        write_sparse(&path, &start, bytes).unwrap();
+        let began = std::time::Instant::now();
+        if let Ok(model) = Model::open(folder.path()) {
+            let read: usize =
+                model.checkpoint.tensors().map(|(id, _)| model.checkpoint.bytes(id).len()).sum();
+            assert_eq!(read as u64, model.checkpoint.total_bytes());
+            Inspection::of(&model, model.geometry.max_context);
+            opened += 1;
+        }
+        assert!(began.elapsed().as_secs_f64() < 1.0, "opening took {:?}", began.elapsed());
+    }
+    // Few changes of a header are harmless; without any, nothing of what opens would be tried.
+    assert!((1..500).contains(&opened), "{opened} of 1000 opened");
 }
 
 #[test]

@@ -1,0 +1,217 @@
+//! Synthetic checkpoints as a whole: they open, they are the same however they are made, they are scaled as they should.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::{Model, PlainTensor, QuantizedMatrix};
+
+/// A preset made small, in which all sizes differ where they may.
+pub(crate) fn small() -> Preset {
+    let mut preset = Preset::named("layer4").unwrap();
+    let g = &mut preset.geometry;
+    (g.hidden, g.vocab, g.max_context) = (128, 700, 512);
+    (g.attention.query_heads, g.attention.head_dim, g.attention.rotary_dim) = (4, 32, 14);
+    (g.delta.key_heads, g.delta.value_heads, g.delta.key_dim, g.delta.value_dim) = (2, 4, 20, 32);
+    (g.moe.experts, g.moe.top_k, g.moe.expert_width, g.moe.shared_width) = (8, 2, 64, 192);
+    preset
+}
+
+const SILENT: Progress = Progress { written: &|_| (), cancelled: &|| false };
+
+/// Every file of a folder.
+fn contents(folder: &Path) -> HashMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn every_preset_opens_with_the_tensors_that_plans_are_made_for() {
+    for preset in Preset::all() {
+        let synth = Synth::new(preset, 1).unwrap();
+        for shard_bytes in [5 << 30, u64::MAX] {
+            let folder = tempfile::tempdir().unwrap();
+            crate::testing::write_hollow(folder.path(), &synth.files(&[5, 3], shard_bytes)).unwrap();
+            let model = Model::open(folder.path()).unwrap();
+            assert_eq!(model.geometry, synth.preset().geometry);
+            assert_eq!(model.end_tokens, [3, 5]);
+            assert_eq!(model.checkpoint.total_bytes(), synth.total_bytes());
+            let names = |weights: &Weights, name: &dyn Fn(TensorId) -> String| {
+                let lm_head = name(weights.lm_head.scales);
+                (lm_head, name(weights.layers[3].moe.down.biases), name(weights.layers[2].post_norm.tensor))
+            };
+            let in_file = |id| model.checkpoint.info(id).name.clone();
+            let in_synth = |id| synth.tensor(id).unwrap().name.clone();
+            assert_eq!(names(&model.weights, &in_file), names(synth.weights(), &in_synth));
+        }
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_files_for_every_number_of_threads() {
+    let synth = Synth::new(small(), 3).unwrap();
+    let files = synth.files(&[1], 300_000);
+    assert!(files.shards.len() > 2);
+    let folder = tempfile::tempdir().unwrap();
+    let mut all = Vec::new();
+    for threads in [1, 2, 7] {
+        let (out, counted) = (folder.path().join(threads.to_string()), AtomicU64::new(0));
+        let written = |bytes| {
+            counted.fetch_add(bytes, Ordering::Relaxed);
+        };
+        assert_eq!(
+            files.write(&out, threads, Progress { written: &written, ..SILENT }).unwrap(),
+            Written::All
+        );
+        assert_eq!(counted.into_inner(), files.bytes());
+        all.push(contents(&out));
+        Model::open(&out).unwrap();
+    }
+    assert_eq!(all[0], all[1]);
+    assert_eq!(all[0], all[2]);
+    assert_eq!(all[0].len(), files.shards.len() + files.documents.len());
+    let other = Synth::new(small(), 4).unwrap();
+    let out = folder.path().join("other");
+    other.files(&[1], 300_000).write(&out, 2, SILENT).unwrap();
+    assert_ne!(contents(&out), all[0]);
+}
+
+#[test]
+fn any_range_of_a_file_is_that_range_of_the_tensors() {
+    let synth = Synth::new(small(), 5).unwrap();
+    let files = synth.files(&[1], 400_000);
+    let mut read = HashMap::new();
+    for file in &files.shards {
+        let mut whole = vec![0; file.bytes() as usize];
+        file.fill(0, &mut whole);
+        for (start, len) in
+            [(0, 9), (file.start().len() - 3, 7), (file.start().len(), 5000), (70_001, 33_333)]
+        {
+            let wanted = &whole[start.min(whole.len())..(start + len).min(whole.len())];
+            let mut part = vec![0xAA; wanted.len()];
+            file.fill(start as u64, &mut part);
+            assert!(part == wanted, "{} from {start}, {len} bytes", file.name);
+        }
+        let theirs = safetensors::SafeTensors::deserialize(&whole).unwrap();
+        for (name, view) in theirs.iter() {
+            read.insert(name.to_owned(), view.data().to_vec());
+        }
+    }
+    assert_eq!(read.len(), synth.tensors().len());
+    for tensor in synth.tensors() {
+        let mut bytes = vec![0; tensor.bytes() as usize];
+        // In pieces of a length that divides nothing.
+        for (i, piece) in bytes.chunks_mut(1001).enumerate() {
+            tensor.fill(1001 * i as u64, piece);
+        }
+        assert!(read[&tensor.name] == bytes, "{}", tensor.name);
+    }
+}
+
+#[test]
+fn bytes_stay_what_they_are() {
+    // Of seed 0: a change here is another model for everyone who has written one down by its seed.
+    let synth = Synth::new(Preset::named("qwen3.6-35b-a3b").unwrap(), 0).unwrap();
+    let digest = |tensor: &SynthTensor| {
+        let mut bytes = [0; 64];
+        tensor.fill(0, &mut bytes);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    };
+    let all = synth.tensors().iter().fold(0, |sum: u64, tensor| sum.rotate_left(1) ^ digest(tensor));
+    assert_eq!(all, 0x92c4_b27e_aaea_403b, "{all:#x}");
+}
+
+/// Mean and standard deviation.
+fn moments(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    values.for_each(|x| (n, sum, squares) = (n + 1.0, sum + x, squares + x * x));
+    (sum / n, (squares / n - (sum / n).powi(2)).sqrt())
+}
+
+#[test]
+fn weights_have_the_mean_and_the_deviation_of_their_gain() {
+    for (bits, group) in [(2, 32), (3, 64), (4, 64), (5, 32), (6, 64), (8, 32)] {
+        let preset = Preset { format: crate::Format { bits, group }, ..small() };
+        let synth = Synth::new(preset, 9).unwrap();
+        let weights = synth.weights();
+        let moe = &weights.layers[1].moe;
+        for (matrix, gain) in [(&weights.lm_head, 2.5), (&moe.up, 1.0), (&moe.router, 2.0), (&moe.down, 0.75)]
+        {
+            let (mean, deviation) = moments(dequantized(&synth, matrix).into_iter());
+            let wanted = gain / (matrix.cols as f64).sqrt();
+            assert!(mean.abs() < 0.05 * wanted, "{bits} bits: mean {mean}, deviation {wanted}");
+            assert!((0.95..1.08).contains(&(deviation / wanted)), "{bits} bits: {deviation} for {wanted}");
+        }
+        let (mean, deviation) = moments(plain(&synth, &weights.final_norm).into_iter());
+        assert!((mean - 1.0).abs() < 0.05 && (0.07..0.13).contains(&deviation), "norm {mean} {deviation}");
+    }
+}
+
+fn bytes(synth: &Synth, id: TensorId) -> Vec<u8> {
+    let tensor = synth.tensor(id).unwrap();
+    let mut bytes = vec![0; tensor.bytes() as usize];
+    tensor.fill(0, &mut bytes);
+    bytes
+}
+
+fn plain(synth: &Synth, vector: &PlainTensor) -> Vec<f64> {
+    assert!(!vector.is_f32);
+    let bytes = bytes(synth, vector.tensor);
+    let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+    bits.map(|bits| f64::from(lily_kernels::bf16_to_f32(bits))).collect()
+}
+
+fn dequantized(synth: &Synth, matrix: &QuantizedMatrix) -> Vec<f64> {
+    let len = matrix.experts * matrix.rows * matrix.cols / matrix.group;
+    let part = |id| plain(synth, &PlainTensor { tensor: id, is_f32: false, len });
+    let (codes, scales, biases) = (bytes(synth, matrix.weight), part(matrix.scales), part(matrix.biases));
+    let code = |i: usize| {
+        let bit = i * matrix.bits;
+        let two = u16::from(codes[bit / 8]) | u16::from(codes.get(bit / 8 + 1).copied().unwrap_or(0)) << 8;
+        f64::from((two >> (bit % 8)) & ((1 << matrix.bits) - 1))
+    };
+    (0..len * matrix.group).map(|i| scales[i / matrix.group] * code(i) + biases[i / matrix.group]).collect()
+}
+
+#[test]
+fn cancelling_and_failing_leave_nothing_behind() {
+    let synth = Synth::new(small(), 1).unwrap();
+    let files = synth.files(&[1], 100_000);
+    let folder = tempfile::tempdir().unwrap();
+    let (out, asked) = (folder.path().join("new"), AtomicU64::new(0));
+    let cancelled = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
+    assert_eq!(
+        files.write(&out, 2, Progress { cancelled: &cancelled, ..SILENT }).unwrap(),
+        Written::Cancelled
+    );
+    assert!(!out.exists());
+    // A folder stands where a file should go.
+    fs::create_dir_all(out.join("config.json")).unwrap();
+    let error = files.write(&out, 2, SILENT).unwrap_err().to_string();
+    assert!(error.contains("config.json"), "{error}");
+    assert!(
+        fs::read_dir(&out)
+            .unwrap()
+            .all(|e| !SynthFiles::is_unfinished(e.unwrap().file_name().to_str().unwrap()))
+    );
+}
+
+#[test]
+fn an_older_model_is_replaced_and_other_files_stay() {
+    let synth = Synth::new(small(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path();
+    synth.files(&[1], 100_000).write(out, 2, SILENT).unwrap();
+    fs::write(out.join("notes.txt"), "mine").unwrap();
+    fs::write(out.join("model.safetensors.lily-partial"), "of a run that was killed").unwrap();
+    let files = synth.files(&[2], u64::MAX);
+    files.write(out, 2, SILENT).unwrap();
+    let mut names: Vec<String> = contents(out).into_keys().collect();
+    names.sort();
+    assert_eq!(names, ["config.json", "generation_config.json", "model.safetensors", "notes.txt"]);
+    assert_eq!(Model::open(out).unwrap().end_tokens, [2]);
+}
