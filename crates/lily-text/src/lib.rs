@@ -35,5 +35,5 @@ pub use error::{MessageError, PromptError, TextError};
 pub use messages::{parse_messages, parse_messages_with_images};
 pub use model::{CutMarkers, TextModel, TextParts};
 pub use stream::{Channel, Delta, Detokenizer, OutputOptions, OutputStream, Step, StopMatcher};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{SyntheticTokenizer, Tokenizer};
 pub use tools::{ContentDelta, ToolCallParser};

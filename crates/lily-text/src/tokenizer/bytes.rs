@@ -22,6 +22,13 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
     ALPHABET.get(c as usize).copied().flatten()
 }
 
+/// The character that stands for a byte in a token's name.
+pub(super) fn char_of(byte: u8) -> char {
+    let code = ALPHABET.iter().position(|known| *known == Some(byte));
+    // Every byte is in the alphabet.
+    code.and_then(|code| char::from_u32(code as u32)).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 /// The bytes of all tokens, one after another.
 #[derive(Default)]
 pub(super) struct TokenBytes {

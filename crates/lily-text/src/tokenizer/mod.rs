@@ -9,6 +9,7 @@ mod bytes;
 mod file;
 mod merges;
 mod pieces;
+mod synthetic;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,6 +21,8 @@ use crate::error::TextError;
 use bytes::TokenBytes;
 use merges::Merges;
 use pieces::Pieces;
+
+pub use synthetic::SyntheticTokenizer;
 
 /// A token outside the merges: a marker with an id of its own.
 #[derive(Clone, Debug)]

@@ -9,11 +9,13 @@ use regex::Regex;
 /// What all known expressions end in.
 const BLANKS: &str = r"|\s+(?!\S)|\s+";
 
+/// Qwen3.5 and later: marks stay with their letters.
+pub(super) const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// The expressions that have been checked to follow the rule above: no alternative but the last two can end in a blank
 /// that is not a line break.
 const KNOWN: [&str; 2] = [
-    // Qwen3.5 and later: marks stay with their letters.
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    QWEN35,
     // Qwen2 and Qwen3.
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
