@@ -226,8 +226,39 @@ def test_doctor(lily):
     assert report["processors"] == len(os.sched_getaffinity(0))
 
 
+SMALL = ["--preset", "layer4", "--hidden", 128, "--vocab", 2000, "--experts", 8, "--active-experts", 2, "--expert-width", 64,
+         "--shared-width", 64, "--max-context", 2048]
+
+
+def test_a_random_model_is_a_model_like_any_other(lily, tmp_path):
+    out = tmp_path / "model"
+    done = lily("synth", *SMALL, "--out", out, "--shard-size", "1M", "--threads", 2)
+    assert done.returncode == 0 and done.stdout == "" and "MB/s" in done.stderr and done.stderr.count("\n") == 1
+    assert (out / "model.safetensors.index.json").exists()
+    data = json.loads(lily("inspect", out, "--json").stdout)
+    assert data["geometry"]["vocab_size"] == 2000 and data["geometry"]["num_experts"] == 8
+    answer = json.loads(lily("run", QUESTION, "--model", out, "--max-tokens", 8, "--seed", 1, "--json").stdout)
+    assert answer["usage"]["completion_tokens"] <= 8
+    again = lily("synth", *SMALL, "--out", out)
+    assert again.returncode == 1 and "is not empty" in again.stderr and "--force" in again.stderr
+
+
+def test_ctrl_c_takes_a_half_written_model_away(lily_bin, tmp_path):
+    # 540 MB: much more than what is written before the signal arrives.
+    process = subprocess.Popen([lily_bin, "synth", "--preset", "layer4", "--layers", "1", "--out", tmp_path / "model",
+                                "--threads", "1"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob("model/model.safetensors*")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and b"removed" in err
+    assert not (tmp_path / "model").exists()
+
+
 def test_help_has_examples(lily):
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth"]:
         done = lily(command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout and "LILY_" in done.stdout, command
 
@@ -268,5 +299,5 @@ def test_a_reader_that_leaves_is_no_error(lily_bin):
 
 def test_readme_names_the_commands():
     readme = (ROOT / "README.md").read_text()
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth"]:
         assert f"lily {command}" in readme

@@ -1,6 +1,7 @@
 //! Models by name, without a checkpoint: sizes and formats, for plans and for synthetic weights.
 
 use crate::config::Format;
+use crate::synth::{SizeError, check_layers};
 use crate::{
     AttentionGeometry, AttentionWeights, DeltaGeometry, DeltaWeights, Geometry, LayerKind, LayerWeights,
     MixerWeights, MoeGeometry, MoeWeights, PlainTensor, QuantizedMatrix, TensorId, Weights,
@@ -81,8 +82,14 @@ impl Preset {
     }
 
     /// Gives it another number of layers, in the same order: three of Gated DeltaNet, one of attention.
-    pub fn set_layers(&mut self, count: usize) {
+    ///
+    /// # Errors
+    /// With a number that no model has.
+    pub fn set_layers(&mut self, count: usize) -> Result<(), SizeError> {
+        // Before a list of them is made.
+        check_layers(count)?;
         self.geometry.layers = layers(count);
+        Ok(())
     }
 
     /// Its tensors by role, under ids that belong to no checkpoint.

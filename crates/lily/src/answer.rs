@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lily_protocol::{Engine, Event, FinishReason, GenerationRequest, Sampling, Usage};
 use lily_text::{Chat, Delta, OutputOptions, OutputStream, TextModel};
 
-use crate::interrupt::Answering;
+use crate::interrupt::Interruptible;
 use crate::terminal::{dim, shown};
 
 /// A bar is drawn for prompts that take longer than this.
@@ -63,7 +63,7 @@ impl Ending {
 /// Asks, and shows what comes.
 pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
     let prompt = asking.text.prompt(chat)?;
-    let answering = Answering::begin();
+    let answering = Interruptible::begin();
     let prompt_tokens = prompt.tokens.len();
     let request = GenerationRequest {
         prompt: prompt.tokens,

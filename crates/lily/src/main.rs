@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => commands::doctor::run(flags),
         Command::Logits(flags) => commands::logits::run(flags),
         Command::Plan(flags) => commands::plan::run(flags),
+        Command::Synth(flags) => commands::synth::run(flags),
     };
     match done {
         Ok(code) => code,

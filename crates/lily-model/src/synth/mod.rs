@@ -2,7 +2,7 @@
 //!
 //! A tensor's bytes are a function of the seed, its name and the position: any range of any tensor can be made alone,
 //! in parallel, on any machine and on any device that has 64-bit integers, with the same result ([`Contents`]). The
-//! gains in [`layout`] keep activations near 1 through any number of layers and spread tokens evenly over experts.
+//! gains in `layout.rs` keep activations near 1 through any number of layers and spread tokens evenly over experts.
 
 mod contents;
 mod files;
@@ -16,6 +16,7 @@ pub use contents::{Contents, draw};
 pub use files::{SynthFile, SynthFiles};
 pub use layout::SynthTensor;
 pub use sizes::SizeError;
+pub(crate) use sizes::check_layers;
 pub use write::{Progress, Written};
 
 use crate::{Preset, TensorId, Weights};

@@ -53,12 +53,17 @@ fn one_of(size: &'static str, found: usize, of: &[usize]) -> Result<(), SizeErro
     Err(SizeError { size, found, wanted: format!("one of {}", listed.join(", ")) })
 }
 
+/// Refuses a number of layers that no model has.
+pub(crate) fn check_layers(count: usize) -> Result<(), SizeError> {
+    within("layers", count, 1..=MAX_LAYERS)
+}
+
 /// Refuses sizes of which a checkpoint would not be accepted.
 pub(super) fn check(preset: &Preset) -> Result<(), SizeError> {
     let g = &preset.geometry;
     let (a, d, m) = (&g.attention, &g.delta, &g.moe);
+    check_layers(g.layers.len())?;
     for (size, found, limits) in [
-        ("layers", g.layers.len(), 1..=MAX_LAYERS),
         ("vocab", g.vocab, 1..=MAX_VOCAB),
         ("hidden", g.hidden, 1..=MAX_WIDTH),
         ("max-context", g.max_context, MIN_CONTEXT..=MAX_CONTEXT),
@@ -143,7 +148,8 @@ mod tests {
         let g = &mut preset.geometry;
         (g.hidden, g.vocab, g.moe.experts) = (MAX_WIDTH, MAX_VOCAB, MAX_EXPERTS);
         (g.moe.expert_width, g.moe.shared_width) = (MAX_WIDTH, MAX_WIDTH);
-        preset.set_layers(MAX_LAYERS);
+        preset.set_layers(MAX_LAYERS).unwrap();
+        assert!(preset.set_layers(usize::MAX).is_err());
         preset.format.bits = 8;
         preset.format.group = 32;
         assert!(Synth::new(preset, 0).unwrap().total_bytes() > 1 << 63);

@@ -1,5 +1,6 @@
 //! What people may type. Every flag is also an environment variable, `LILY_` and the flag's name; a test holds that.
 
+mod synth;
 mod values;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
 /// A local inference engine for Qwen3.6-35B-A3B.
@@ -65,6 +67,8 @@ pub(crate) enum Command {
     Logits(LogitsFlags),
     /// Show what a device would launch: stages, bytes against the floor, operations.
     Plan(PlanFlags),
+    /// Write a random model of true size, to measure with.
+    Synth(SynthFlags),
 }
 
 /// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.

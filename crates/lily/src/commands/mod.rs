@@ -7,6 +7,7 @@ pub(crate) mod logits;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod synth;
 
 use std::io;
 

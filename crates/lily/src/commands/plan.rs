@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use lily_model::plan::{
     self, Cost, DecodeShape, Effect, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
 };
-use lily_model::{Geometry, LogitRows, Preset, Weights};
+use lily_model::{Geometry, LogitRows, Weights};
 
 use crate::cli::{Phase, PlanFlags};
-use crate::setup::load_weights;
+use crate::setup::{load_weights, preset};
 
 pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
@@ -57,10 +57,7 @@ fn sizes(flags: &PlanFlags) -> Result<(Geometry, Weights, String)> {
         return Ok((model.geometry, model.weights, name));
     }
     let name = flags.preset.as_deref().unwrap_or("qwen3.6-35b-a3b");
-    let preset = Preset::named(name).with_context(|| {
-        let names: Vec<&str> = Preset::all().iter().map(|p| p.name).collect();
-        format!("--preset {name} is not known; known are {}", names.join(", "))
-    })?;
+    let preset = preset(name)?;
     let weights = preset.weights();
     Ok((preset.geometry, weights, name.to_owned()))
 }

@@ -7,5 +7,5 @@ mod sampling;
 
 pub(crate) use engine::{Started, profile, runner, start};
 pub(crate) use memory::{Budget, machine, readable};
-pub(crate) use model::{LoadedModel, load, load_weights};
+pub(crate) use model::{DEMO_TEMPLATE, LoadedModel, load, load_weights, preset};
 pub(crate) use sampling::{defaults as default_sampling, sampling};

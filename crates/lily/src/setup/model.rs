@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use lily_model::{HubCache, MemoryModel, Model};
+use lily_model::{HubCache, MemoryModel, Model, Preset};
 use lily_text::{TextModel, TextParts};
 
 macro_rules! demo_file {
@@ -20,7 +20,8 @@ const DEMO_GENERATION_CONFIG: &[u8] = demo_file!("generation_config.json");
 const DEMO_WEIGHTS: &[u8] = demo_file!("model.safetensors");
 const DEMO_TOKENIZER: &[u8] = demo_file!("tokenizer.json");
 const DEMO_TOKENIZER_CONFIG: &[u8] = demo_file!("tokenizer_config.json");
-const DEMO_TEMPLATE: &str = include_str!("../../../../assets/demo/chat_template.jinja");
+/// ChatML with reasoning and tool calls, for models that have no template of their own.
+pub(crate) const DEMO_TEMPLATE: &str = include_str!("../../../../assets/demo/chat_template.jinja");
 
 /// A model with its text side.
 pub(crate) struct LoadedModel {
@@ -58,6 +59,14 @@ pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
          together; use the tokenizer.json that came with the checkpoint"
     );
     Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, is_demo: argument.is_none() })
+}
+
+/// Sizes of a known model.
+pub(crate) fn preset(name: &str) -> Result<Preset> {
+    Preset::named(name).with_context(|| {
+        let names: Vec<&str> = Preset::all().iter().map(|p| p.name).collect();
+        format!("--preset {name} is not known; known are {}", names.join(", "))
+    })
 }
 
 fn folder_of(argument: &str) -> Result<PathBuf> {
