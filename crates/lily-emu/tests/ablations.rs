@@ -14,8 +14,8 @@ const LONGEST: usize = 65;
 /// Profiles that take other kernels than the emulator's own: a mechanism off, or a threshold elsewhere.
 fn profiles() -> Vec<(String, Profile)> {
     let all = Profile::emulator();
-    let mut profiles: Vec<(String, Profile)> =
-        Switch::ALL.iter().map(|s| (format!("without {}", s.name()), all.clone().without(*s))).collect();
+    let without = |s: Switch| (format!("without {}", s.name()), all.clone().without(s));
+    let mut profiles: Vec<_> = Switch::ALL.into_iter().filter(|s| all.has(*s)).map(without).collect();
     let mut other = |name: &str, profile: Profile| profiles.push((name.to_owned(), profile));
     for switch in Switch::ALL.into_iter().filter(|s| !all.has(*s)) {
         other(&format!("with {}", switch.name()), all.clone().with_switches(all.switches.with(switch)));
