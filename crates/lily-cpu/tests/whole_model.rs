@@ -9,11 +9,12 @@ use std::sync::Arc;
 use lily_cpu::Isa;
 use lily_kernels::random::Random;
 use lily_model::device::StatePart;
-use lily_model::testing::{Spec, model_in_memory, random_spec, random_tokens};
+use lily_model::testing::{
+    Reference, Spec, clear_prompt, model_in_memory, random_spec, random_tokens, reference,
+};
 use lily_model::{
     AttentionGeometry, DeltaGeometry, Format, Forward, Geometry, LayerKind, Model, MoeGeometry,
 };
-use support::reference::{Reference, reference};
 use support::*;
 
 /// Of the largest |logit|.
@@ -52,21 +53,9 @@ fn compare(name: &str, model: &Arc<Model>, want: &Reference, tokens: &[u32], isa
     assert!(logits <= LOGITS && states <= STATES, "{name}: logits {logits:e}, states {states:e}");
 }
 
-/// Tokens whose experts are no close call, and what they make.
-fn clear_prompt(model: &Model, random: &mut Random, len: usize) -> (Vec<u32>, Reference) {
-    for _ in 0..40 {
-        let tokens = random_tokens(random, model, len);
-        let want = reference(model, &tokens);
-        if want.margin > MARGIN {
-            return (tokens, want);
-        }
-    }
-    panic!("no prompt without close calls");
-}
-
 fn check(name: &str, spec: &Spec, len: usize, isa: Option<Isa>) {
     let model = model_in_memory(spec);
-    let (tokens, want) = clear_prompt(&model, &mut Random::new(spec.seed), len);
+    let (tokens, want) = clear_prompt(&model, &mut Random::new(spec.seed), len, MARGIN);
     compare(name, &Arc::new(model), &want, &tokens, isa);
 }
 

@@ -2,8 +2,6 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses a part
 #![allow(clippy::unwrap_used)] // a test's own failures
 
-pub mod reference;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -2,10 +2,11 @@
 //!
 //! The weights are scaled so that activations stay near 1 through any number of layers, group scales have both signs as
 //! MLX's quantizer writes them, and DeltaNet decays run from short to long memory. The same [`Spec`] gives the same
-//! bytes on one machine.
+//! bytes on one machine. What they make is known from a forward pass in f64 that has no plan.
 
 mod files;
 mod random;
+mod reference;
 mod specs;
 mod tensors;
 
@@ -20,6 +21,7 @@ pub(crate) use files::Draft;
 pub(crate) use files::{header, safetensors};
 #[cfg(test)]
 pub(crate) use random::Random;
+pub use reference::{Reference, clear_prompt, reference};
 pub use specs::{random_spec, random_tokens};
 #[cfg(test)]
 pub(crate) use tensors::DraftTensor;

@@ -6,14 +6,15 @@ use lily_kernels::delta::{ConvSilu, DeltaPrep, DeltaScan, Scan, ScanInputs};
 use lily_kernels::moe::{Combine, ExpertDown, ExpertSwiglu, Route};
 use lily_kernels::norm::{GatedNorm, RmsNorm};
 use lily_kernels::quant::{Embed, Matmul, Method, Output, Quantized, Swiglu};
+use lily_kernels::random::Random;
 use lily_kernels::{PlainType, QuantFormat};
-use lily_model::{
-    AttentionWeights, DeltaWeights, MixerWeights, Model, MoeWeights, PlainTensor, QuantizedMatrix,
-};
+
+use super::random_tokens;
+use crate::{AttentionWeights, DeltaWeights, MixerWeights, Model, MoeWeights, PlainTensor, QuantizedMatrix};
 
 /// What a prompt makes of a model.
 pub struct Reference {
-    /// [tokens, vocab].
+    /// `[tokens, vocab]`.
     pub logits: Vec<f64>,
     /// For each Gated DeltaNet layer its number, S and conv state.
     pub states: Vec<(usize, Vec<f64>, Vec<f64>)>,
@@ -27,6 +28,22 @@ struct Run<'a> {
     margin: f64,
 }
 
+/// Tokens whose experts are no closer call than `margin`, and what they make.
+///
+/// # Panics
+/// If forty prompts have closer calls: the margin is too wide for the model.
+pub fn clear_prompt(model: &Model, random: &mut Random, len: usize, margin: f64) -> (Vec<u32>, Reference) {
+    for _ in 0..40 {
+        let tokens = random_tokens(random, model, len);
+        let want = reference(model, &tokens);
+        if want.margin > margin {
+            return (tokens, want);
+        }
+    }
+    panic!("no prompt without close calls");
+}
+
+/// What these tokens make.
 pub fn reference(model: &Model, tokens: &[u32]) -> Reference {
     let (w, g) = (&model.weights, &model.geometry);
     let mut run = Run { model, tokens: tokens.len(), margin: f64::INFINITY };
