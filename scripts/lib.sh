@@ -71,6 +71,24 @@ venv() {
   fi
 }
 
+# Clang 19, its sanitizers and Python, where they are missing.
+need_clang() {
+  if ! command -v clang++-19 >/dev/null || ! command -v llvm-symbolizer-19 >/dev/null || ! ls /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.tsan-* >/dev/null 2>&1; then
+    local sudo=""
+    [ "$(id -u)" -ne 0 ] && sudo=sudo
+    $sudo apt-get update -q && $sudo apt-get install -qy clang-19 llvm-19 libclang-rt-19-dev python3
+  fi
+}
+
+# address_spaces SHIMS OPTIONS... FILE: parses a text. The generic address space is off: an unqualified pointer is then a private one,
+# as strict as Metal's rule.
+address_spaces() {
+  local shims=$1
+  shift
+  clang-19 -x clcpp -cl-std=clc++2021 -cl-no-stdinc --target=x86_64-linux-gnu -Wno-unknown-attributes -fsyntax-only -I "$shims/ocl" \
+    -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_device_enqueue,-__opencl_c_pipes "$@"
+}
+
 # caught PATTERN COMMAND...: the command must fail and say so.
 caught() {
   local pattern=$1 output

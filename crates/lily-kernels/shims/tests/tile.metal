@@ -3,6 +3,7 @@
 #include <metal_simdgroup_matrix>
 #include "portable.h"
 using namespace metal;
+#define TILE bfloat
 #include "tile.h"
 
 struct GemmQ4Args { uint m; uint n; uint k; };
