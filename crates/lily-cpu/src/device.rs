@@ -28,6 +28,24 @@ pub struct CpuOptions {
     pub state_bytes: usize,
 }
 
+impl CpuOptions {
+    /// The instruction set and its loops.
+    pub(crate) fn loops(&self) -> Result<(Isa, Loops), DeviceError> {
+        let isa = self.isa.unwrap_or_else(|| Isa::available()[0]);
+        let loops = Loops::new(isa);
+        let missing = || DeviceError::Failed(format!("this processor does not have {}", isa.name()));
+        Ok((isa, loops.ok_or_else(missing)?))
+    }
+
+    /// The threads, and whether the one that asks them to work has to pin itself as well.
+    pub(crate) fn pool(&self) -> (Pool, bool) {
+        let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.unwrap_or(all).max(1);
+        let pin = self.pin && threads == all;
+        (Pool::new(threads, pin), pin)
+    }
+}
+
 /// Executes plans on the CPU.
 pub struct CpuDevice {
     tensors: Arc<dyn TensorSource>,
@@ -50,17 +68,13 @@ impl CpuDevice {
         tensors: Arc<dyn TensorSource>,
         options: &CpuOptions,
     ) -> Result<Self, DeviceError> {
-        let isa = options.isa.unwrap_or_else(|| Isa::available()[0]);
-        let loops = Loops::new(isa)
-            .ok_or_else(|| DeviceError::Failed(format!("this processor does not have {}", isa.name())))?;
-        let all = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = options.threads.unwrap_or(all).max(1);
-        let pin = options.pin && threads == all;
+        let (isa, loops) = options.loops()?;
+        let (pool, pin) = options.pool();
         Ok(CpuDevice {
             tensors,
             geometry: geometry.clone(),
             profile: Profile::cpu(),
-            pool: Pool::new(threads, pin),
+            pool,
             isa,
             loops,
             pin,

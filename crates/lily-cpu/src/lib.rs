@@ -12,8 +12,10 @@ mod kernels;
 mod loops;
 mod memory;
 mod pool;
+mod roof;
 mod simd;
 mod state;
 
 pub use device::{CpuDevice, CpuOptions};
+pub use roof::Roof;
 pub use simd::Isa;

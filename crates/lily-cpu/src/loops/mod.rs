@@ -8,3 +8,4 @@ pub(crate) mod attend;
 pub(crate) mod delta;
 pub(crate) mod gemm;
 pub(crate) mod norm;
+pub(crate) mod peak;

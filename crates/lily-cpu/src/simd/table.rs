@@ -1,7 +1,7 @@
 //! The inner loops, compiled once for each instruction set.
 
 use super::Isa;
-use crate::loops::{attend, delta, gemm, norm};
+use crate::loops::{attend, delta, gemm, norm, peak};
 
 macro_rules! loops {
     ($($name:ident : $module:ident ( $($arg:ident : $type:ty),* $(,)? );)*) => {
@@ -54,6 +54,8 @@ loops! {
     scan_row: delta(scan: &delta::RowScan<'_>, state: &mut [f32]);
     attend_block: attend(block: &attend::Block<'_>, heads: &mut attend::Heads<'_>);
     finish_heads: attend(heads: &attend::Heads<'_>, gates: &[&[f32]], out: &mut [f32]);
+    read_through: peak(values: &[f32], sum: &mut f32);
+    multiply_adds: peak(rounds: usize, factor: f32, made: &mut peak::Made);
 }
 
 impl Loops {
