@@ -257,8 +257,46 @@ def test_ctrl_c_takes_a_half_written_model_away(lily_bin, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_bench_prints_json_a_table_and_csv(lily):
+    small = ["bench", "--prompt", "20,9", "--gen", 3, "--depth", "0,7", "--repeat", 2, "--threads", 1]
+    done = lily(*small, "-o", "json")
+    assert done.returncode == 0 and done.stderr.count("\n") == 1 and "demo model" in done.stderr
+    data = json.loads(done.stdout)
+    assert data["threads"] == 1 and data["device"].startswith("CPU, 1 thread, ")
+    assert [(r["phase"], r["context"]) for r in data["results"]] == [("prefill", 20), ("prefill", 9), ("decode", 0), ("decode", 7)]
+    for result in data["results"]:
+        assert result["tok_s"] > 0 and result["spread"] >= 0 and result["floor_tok_s"] > 0
+    assert json.loads(lily("bench", "--gen", 0, "--prompt", 3, "--repeat", 1, "--json").stdout)["results"][0]["spread"] == 0
+    table = lily(*small).stdout.splitlines()
+    assert table[0].startswith("| model | device | test | tok/s |") and table[1].startswith("|---|")
+    assert [line.split("|")[3].strip() for line in table[2:6]] == ["pp20", "pp9", "tg3", "tg3 @ d7"]
+    assert all(" \u00b1 " in line and "%" in line for line in table[2:6])
+    rows = lily(*small, "-o", "csv").stdout.splitlines()
+    assert rows[0].startswith("phase,context,tok_s,spread,floor_tok_s,") and len(rows) == 5
+
+
+def test_bench_refuses_by_its_flags(lily):
+    for arguments, wanted in [(["--prompt", 999999], "--prompt 999999 takes 999999 tokens of context; wanted at most the model's"),
+                              (["--depth", "0,999999"], "--depth 999999 with --gen 128 takes 1000127 tokens"),
+                              (["--prompt", 0, "--gen", 0], "--prompt 0 and --gen 0 leave nothing")]:
+        done = lily("bench", *arguments)
+        assert done.returncode == 1 and done.stdout == "" and wanted in done.stderr and done.stderr.count("\n") == 1
+    for arguments, wanted in [(["--prompt", "1,x"], "--prompt"), (["--repeat", 0], "1..=1000"), (["-o", "xml"], "md, json, csv")]:
+        done = lily("bench", *arguments)
+        assert done.returncode == 2 and wanted in done.stderr, done.stderr
+
+
+def test_ctrl_c_ends_a_measurement(lily_bin):
+    process = subprocess.Popen([lily_bin, "bench", "--repeat", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    assert b"demo model" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == b"" and err == b"stopped; nothing was reported\n"
+
+
 def test_help_has_examples(lily):
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench"]:
         done = lily(command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout and "LILY_" in done.stdout, command
 
@@ -299,5 +337,5 @@ def test_a_reader_that_leaves_is_no_error(lily_bin):
 
 def test_readme_names_the_commands():
     readme = (ROOT / "README.md").read_text()
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench"]:
         assert f"lily {command}" in readme

@@ -109,3 +109,11 @@ def test_plain_text_where_it_is_asked_for(terminal, env):
     serve.wait_for("Ctrl-C ends")
     serve.type("\x03")
     assert serve.end() == 0 and "draining" in serve.seen and "\x1b" not in serve.seen
+
+
+def test_a_measurement_shows_how_far_it_is_and_can_be_stopped(terminal):
+    bench = terminal("bench", "--repeat", "1000")
+    at = bench.wait_for(r"\d+/\d+ tokens, \S+ left, (pp512|tg128)")
+    bench.type("\x03")
+    bench.wait_for("stopped; nothing was reported", at)
+    assert bench.end() == 130

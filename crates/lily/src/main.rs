@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Logits(flags) => commands::logits::run(flags),
         Command::Plan(flags) => commands::plan::run(flags),
         Command::Synth(flags) => commands::synth::run(flags),
+        Command::Bench(flags) => commands::bench::run(flags),
     };
     match done {
         Ok(code) => code,

@@ -1,5 +1,6 @@
 //! What people may type. Every flag is also an environment variable, `LILY_` and the flag's name; a test holds that.
 
+mod bench;
 mod synth;
 mod values;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub(crate) use bench::{BenchFlags, BenchOutput};
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     Plan(PlanFlags),
     /// Write a random model of true size, to measure with.
     Synth(SynthFlags),
+    /// Measure how fast a model reads prompts and answers, against what memory and arithmetic allow.
+    Bench(BenchFlags),
 }
 
 /// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.

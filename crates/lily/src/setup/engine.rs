@@ -18,7 +18,7 @@ use crate::terminal::remark;
 pub(crate) const PREFILL_CHUNK: usize = 256;
 
 /// Rows of a decode step: sequences that advance together share the reading of weights.
-const DECODE_ROWS: usize = 4;
+pub(crate) const DECODE_ROWS: usize = 4;
 
 /// More threads than processors are put up with, for comparisons, but not without bound.
 const THREADS_PER_PROCESSOR: usize = 16;
@@ -71,8 +71,13 @@ fn cpu(
     if flags.precision == Precision::Bf16 {
         bail!("--precision bf16 is for --device emu; the CPU computes with --precision exact");
     }
-    let cpu = CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes };
-    Ok(Box::new(CpuDevice::new(&model.geometry, model.clone(), &cpu).context("the CPU device")?))
+    let options = cpu_options(flags, state_bytes);
+    Ok(Box::new(CpuDevice::new(&model.geometry, model.clone(), &options).context("the CPU device")?))
+}
+
+/// How the CPU device works.
+pub(crate) fn cpu_options(flags: &ModelFlags, state_bytes: usize) -> CpuOptions {
+    CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes }
 }
 
 #[cfg(feature = "emu")]

@@ -112,7 +112,7 @@ fn scratch_bytes(model: &Model, profile: &Profile, chunk: usize) -> Result<usize
 }
 
 /// Bytes of a sequence of this many tokens: pages are whole, and one more may be shared with a snapshot.
-fn sequence_bytes(g: &Geometry, profile: &Profile, tokens: usize) -> usize {
+pub(crate) fn sequence_bytes(g: &Geometry, profile: &Profile, tokens: usize) -> usize {
     recurrent_bytes(g, profile) + (tokens + 128) * g.kv_bytes_per_token(profile.activation.bytes())
 }
 

@@ -1,0 +1,317 @@
+//! The runs themselves: what answers do, without text, server and choice of tokens.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+
+use super::cases::{Case, order};
+
+/// Where a run tells how far it is, and learns that it shall end.
+#[derive(Clone, Copy)]
+pub(super) struct Watch<'a> {
+    /// Called with a number of tokens that were computed.
+    pub(super) computed: &'a (dyn Fn(usize) + Sync),
+    /// Called with a case that begins.
+    pub(super) begins: &'a (dyn Fn(Case) + Sync),
+    /// Asked after every chunk and every step.
+    pub(super) cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Why there are no measurements.
+#[derive(Debug, PartialEq)]
+pub(super) enum Ended {
+    Cancelled,
+    Failed(DeviceError),
+}
+
+impl From<DeviceError> for Ended {
+    fn from(error: DeviceError) -> Self {
+        Ended::Failed(error)
+    }
+}
+
+/// What was measured.
+#[derive(Debug, PartialEq)]
+pub(super) struct Measured {
+    /// Of each case, tokens a second of each repeat.
+    pub(super) speeds: Vec<Vec<f64>>,
+    /// The most that sequences and snapshots took.
+    pub(super) state_bytes: usize,
+}
+
+/// Tokens that all of this computes: the states that decode starts from, a warm-up, and the repeats.
+pub(super) fn tokens(cases: &[Case], repeats: usize) -> usize {
+    let deepest = depths(cases).last().copied().unwrap_or(0);
+    deepest + (repeats + 1) * cases.iter().map(|case| case.tokens()).sum::<usize>()
+}
+
+/// Measures each case `repeats` times, in turn, after all of them have been run once.
+pub(super) fn measure(
+    forward: &mut dyn Forward,
+    cases: &[Case],
+    repeats: usize,
+    watch: Watch<'_>,
+) -> Result<Measured, Ended> {
+    let mut bench = Bench { forward, watch, starts: BTreeMap::new(), state_bytes: 0 };
+    bench.keep_starts(cases)?;
+    let mut speeds = vec![Vec::with_capacity(repeats); cases.len()];
+    for round in 0..=repeats {
+        for at in order(cases.len(), round) {
+            (watch.begins)(cases[at]);
+            let time = bench.run(cases[at])?;
+            if round > 0 {
+                speeds[at].push(cases[at].tokens() as f64 / time.as_secs_f64().max(1e-9));
+            }
+        }
+    }
+    let state_bytes = bench.state_bytes;
+    bench.starts.into_values().for_each(|start| forward.discard(start));
+    Ok(Measured { speeds, state_bytes })
+}
+
+struct Bench<'a> {
+    forward: &'a mut dyn Forward,
+    watch: Watch<'a>,
+    /// States that decode starts from, by the tokens they hold.
+    starts: BTreeMap<usize, SnapshotId>,
+    state_bytes: usize,
+}
+
+impl Bench<'_> {
+    /// Computes the states of all depths, each from the one before; they share keys and values.
+    fn keep_starts(&mut self, cases: &[Case]) -> Result<(), Ended> {
+        let sequence = self.forward.open()?;
+        let mut held = 0;
+        for depth in depths(cases) {
+            self.prefill(sequence, held..depth)?;
+            held = depth;
+            self.starts.insert(depth, self.forward.snapshot(sequence)?);
+        }
+        self.forward.close(sequence);
+        Ok(())
+    }
+
+    fn run(&mut self, case: Case) -> Result<Duration, Ended> {
+        let start = match case {
+            Case::Prefill { .. } => None,
+            Case::Decode { depth, .. } => self.starts.get(&depth).copied(),
+        };
+        let sequence = match start {
+            Some(start) => self.forward.restore(start)?,
+            None => self.forward.open()?,
+        };
+        let time = match case {
+            Case::Prefill { tokens } => self.prefill(sequence, 0..tokens)?,
+            Case::Decode { depth, steps } => self.decode(sequence, depth..depth + steps)?,
+        };
+        self.state_bytes = self.state_bytes.max(self.forward.state_bytes());
+        self.forward.close(sequence);
+        Ok(time)
+    }
+
+    /// In the chunks of answers; what is between the calls (a bar that is drawn) is not timed.
+    fn prefill(&mut self, sequence: SequenceId, range: std::ops::Range<usize>) -> Result<Duration, Ended> {
+        let ids = ids(range.clone(), self.forward.vocab());
+        let chunk = self.forward.max_chunk();
+        let mut time = Duration::ZERO;
+        for (i, part) in ids.chunks(chunk).enumerate() {
+            let is_last = (i + 1) * chunk >= range.len();
+            let rows = if is_last { LogitRows::Last } else { LogitRows::None };
+            let began = Instant::now();
+            self.forward.prefill(sequence, part, rows)?;
+            time += began.elapsed();
+            self.done(part.len())?;
+        }
+        Ok(time)
+    }
+
+    fn decode(&mut self, sequence: SequenceId, range: std::ops::Range<usize>) -> Result<Duration, Ended> {
+        let mut time = Duration::ZERO;
+        for id in ids(range, self.forward.vocab()) {
+            let began = Instant::now();
+            self.forward.decode(&[(sequence, id)])?;
+            time += began.elapsed();
+            self.done(1)?;
+        }
+        Ok(time)
+    }
+
+    fn done(&self, tokens: usize) -> Result<(), Ended> {
+        (self.watch.computed)(tokens);
+        if (self.watch.cancelled)() { Err(Ended::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// Depths of decode cases, rising, each once.
+fn depths(cases: &[Case]) -> Vec<usize> {
+    let depth = |case: &Case| match case {
+        Case::Prefill { .. } => None,
+        Case::Decode { depth, .. } => Some(*depth),
+    };
+    let mut depths: Vec<usize> = cases.iter().filter_map(depth).collect();
+    depths.sort_unstable();
+    depths.dedup();
+    depths
+}
+
+/// Token ids of these positions: text without meaning, the same for every engine, that meets all rows of the embedding
+/// alike.
+fn ids(positions: std::ops::Range<usize>, vocab: usize) -> Vec<u32> {
+    let id = |i: usize| (i as u64).wrapping_mul(2_654_435_761) % (1 << 32) % vocab as u64;
+    positions.map(|i| id(i) as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use lily_model::testing::{Spec, model_in_memory};
+
+    use super::*;
+    use crate::setup;
+
+    const SILENT: Watch<'_> = Watch { computed: &|_| (), begins: &|_| (), cancelled: &|| false };
+
+    /// Keeps the books of what is asked of it.
+    #[derive(Default)]
+    struct Books {
+        lengths: BTreeMap<SequenceId, usize>,
+        snapshots: BTreeMap<SnapshotId, usize>,
+        calls: Vec<String>,
+        next: u64,
+    }
+
+    impl Forward for Books {
+        fn vocab(&self) -> usize {
+            100
+        }
+        fn max_chunk(&self) -> usize {
+            4
+        }
+        fn max_decode_rows(&self) -> usize {
+            1
+        }
+        fn open(&mut self) -> Result<SequenceId, DeviceError> {
+            self.next += 1;
+            self.lengths.insert(SequenceId(self.next), 0);
+            Ok(SequenceId(self.next))
+        }
+        fn close(&mut self, sequence: SequenceId) {
+            self.lengths.remove(&sequence).unwrap();
+        }
+        fn length(&self, sequence: SequenceId) -> usize {
+            self.lengths[&sequence]
+        }
+        fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
+            self.next += 1;
+            self.snapshots.insert(SnapshotId(self.next), self.lengths[&sequence]);
+            self.calls.push(format!("keep {}", self.lengths[&sequence]));
+            Ok(SnapshotId(self.next))
+        }
+        fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+            let sequence = self.open()?;
+            self.lengths.insert(sequence, self.snapshots[&snapshot]);
+            Ok(sequence)
+        }
+        fn discard(&mut self, snapshot: SnapshotId) {
+            self.snapshots.remove(&snapshot).unwrap();
+        }
+        fn snapshot_bytes(&self, _: SnapshotId) -> usize {
+            0
+        }
+        fn state_bytes(&self) -> usize {
+            self.lengths.values().sum()
+        }
+        fn prefill(
+            &mut self,
+            sequence: SequenceId,
+            tokens: &[u32],
+            rows: LogitRows,
+        ) -> Result<(), DeviceError> {
+            let length = self.lengths.get_mut(&sequence).unwrap();
+            assert_eq!(tokens, ids(*length..*length + tokens.len(), 100));
+            *length += tokens.len();
+            self.calls.push(format!("prefill to {length}, {rows:?}"));
+            Ok(())
+        }
+        fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
+            let length = self.lengths.get_mut(&rows[0].0).unwrap();
+            assert_eq!(rows[0].1, ids(*length..*length + 1, 100)[0]);
+            *length += 1;
+            self.calls.push(format!("decode to {length}"));
+            Ok(())
+        }
+        fn logits(&self, _: usize) -> &[f32] {
+            &[]
+        }
+    }
+
+    #[test]
+    fn ids_follow_the_public_rule() {
+        // Worked out by hand: 2654435761 mod 1000, then 5308871522 - 2^32 = 1013904226 mod 1000.
+        assert_eq!(ids(0..3, 1000), [0, 761, 226]);
+        assert_eq!(ids(262_143..262_144, 248_320), [152_655]);
+    }
+
+    #[test]
+    fn runs_take_turns_and_a_depth_is_computed_once() {
+        let cases = [
+            Case::Prefill { tokens: 5 },
+            Case::Decode { depth: 6, steps: 2 },
+            Case::Decode { depth: 3, steps: 2 },
+        ];
+        let (mut books, computed) = (Books::default(), AtomicUsize::new(0));
+        let begun = Mutex::new(Vec::new());
+        let watch = Watch {
+            computed: &|n| {
+                computed.fetch_add(n, Ordering::Relaxed);
+            },
+            begins: &|case| begun.lock().unwrap().push(case.name()),
+            ..SILENT
+        };
+        let measured = measure(&mut books, &cases, 2, watch).unwrap();
+        assert!(measured.speeds.iter().all(|of| of.len() == 2 && of.iter().all(|s| *s > 0.0)));
+        assert_eq!(measured.state_bytes, 8);
+        assert!(books.lengths.is_empty() && books.snapshots.is_empty());
+        assert_eq!(computed.into_inner(), tokens(&cases, 2));
+        let (pp, deep, low) = ("pp5", "tg2 @ d6", "tg2 @ d3");
+        assert_eq!(begun.into_inner().unwrap(), [pp, deep, low, low, deep, pp, pp, deep, low]);
+        let starts = ["prefill to 3, Last", "keep 3", "prefill to 6, Last", "keep 6"];
+        let pp = ["prefill to 4, None", "prefill to 5, Last"];
+        let deep = ["decode to 7", "decode to 8"];
+        let low = ["decode to 4", "decode to 5"];
+        assert_eq!(books.calls, [&starts[..], &pp, &deep, &low, &low, &deep, &pp, &pp, &deep, &low].concat());
+    }
+
+    #[test]
+    fn a_run_ends_when_it_is_asked_to() {
+        let cases = [Case::Prefill { tokens: 9 }, Case::Decode { depth: 0, steps: 3 }];
+        for after in [1, 4, 9, 10] {
+            let computed = AtomicUsize::new(0);
+            let watch = Watch {
+                computed: &|n| {
+                    computed.fetch_add(n, Ordering::Relaxed);
+                },
+                cancelled: &|| computed.load(Ordering::Relaxed) >= after,
+                ..SILENT
+            };
+            assert_eq!(measure(&mut Books::default(), &cases, 1, watch), Err(Ended::Cancelled));
+            assert!(computed.into_inner() < after + 4);
+        }
+    }
+
+    #[test]
+    fn a_real_model_is_measured_and_nothing_of_it_stays() {
+        let model = std::sync::Arc::new(model_in_memory(&Spec::tiny()));
+        let flags = super::super::tests::flags("--threads 1").model;
+        let options = lily_model::RunnerOptions { context: 64, max_chunk: 8, max_decode_rows: 1 };
+        let mut runner = setup::runner(&model, &flags, options, 64 << 20).unwrap();
+        let cases = [Case::Prefill { tokens: 20 }, Case::Decode { depth: 9, steps: 3 }];
+        let measured = measure(&mut runner, &cases, 3, SILENT).unwrap();
+        assert!(measured.speeds.iter().flatten().all(|s| s.is_finite() && *s > 0.0));
+        assert!(measured.state_bytes > 0);
+        assert_eq!(runner.state_bytes(), 0);
+    }
+}
