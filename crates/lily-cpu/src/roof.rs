@@ -8,7 +8,7 @@ use std::time::Instant;
 use lily_model::DeviceError;
 
 use crate::CpuOptions;
-use crate::loops::peak::Made;
+use crate::loops::peak::{Made, Streams};
 use crate::pool::Pool;
 use crate::simd::Loops;
 
@@ -74,20 +74,23 @@ impl Roof {
     }
 }
 
-/// Bytes a second: the best pass.
+/// Bytes a second: the best pass, in one stream or in four.
 fn reading(pool: &mut Pool, loops: Loops, bytes: usize) -> Result<f64, DeviceError> {
     let mut values = vec![0f32; (bytes / 4).max(1)];
+    prefer_huge_pages(&mut values);
     let parts: Vec<_> = values.chunks_mut(TASK_VALUES).map(Mutex::new).collect();
     // Written first, by these threads: memory that nobody wrote is one page of zeros in the cache.
     run(pool, parts.len(), &|task| parts[task].lock().unwrap_or_else(PoisonError::into_inner).fill(1.0))?;
     drop(parts);
     let parts: Vec<&[f32]> = values.chunks(TASK_VALUES).collect();
+    let mut streams = Streams::One;
     best(4 * values.len(), || {
+        streams = if streams == Streams::One { Streams::Four } else { Streams::One };
         let read = AtomicU64::new(0);
         run(pool, parts.len(), &|task| {
             let mut sum = 0.0;
             // SAFETY: `Loops::new` has found the instruction set on this processor.
-            unsafe { (loops.read_through)(parts[task], &mut sum) };
+            unsafe { (loops.read_through)(parts[task], streams, &mut sum) };
             // A whole number below 2^24, so it is exact.
             read.fetch_add(sum as u64, Ordering::Relaxed);
         })?;
@@ -97,6 +100,23 @@ fn reading(pool: &mut Pool, loops: Loops, bytes: usize) -> Result<f64, DeviceErr
         }
     })
 }
+
+/// Asks for huge pages, for memory that nobody has touched yet: with small ones the search for their places bounds the
+/// reading, by up to a factor of two in a virtual machine (17 to 30 GB/s, two cores of a Zen 4 server, 2026-11-30).
+#[cfg(target_os = "linux")]
+fn prefer_huge_pages(values: &mut [f32]) {
+    const HUGE: usize = 2 << 20;
+    let start = values.as_mut_ptr().cast::<u8>();
+    let skipped = start.align_offset(HUGE);
+    if let Some(len) = size_of_val(values).checked_sub(skipped) {
+        // SAFETY: the range lies within `values`, and advice does not change what memory holds. Whether it is taken does not
+        // matter.
+        unsafe { libc::madvise(start.add(skipped).cast(), len, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prefer_huge_pages(_values: &mut [f32]) {}
 
 /// Operations a second: the best pass.
 fn arithmetic(pool: &mut Pool, loops: Loops) -> Result<f64, DeviceError> {
@@ -145,10 +165,12 @@ mod tests {
             let loops = Loops::new(isa).unwrap();
             for len in [0u16, 1, 31, 127, 128, 1000] {
                 let values: Vec<f32> = (0..len).map(f32::from).collect();
-                let mut sum = 0.0;
-                // SAFETY: the processor has the instruction set.
-                unsafe { (loops.read_through)(&values, &mut sum) };
-                assert_eq!(sum, values.iter().sum::<f32>(), "{isa:?}, {len}");
+                for streams in [Streams::One, Streams::Four] {
+                    let mut sum = 0.0;
+                    // SAFETY: the processor has the instruction set.
+                    unsafe { (loops.read_through)(&values, streams, &mut sum) };
+                    assert_eq!(sum, values.iter().sum::<f32>(), "{isa:?}, {streams:?}, {len}");
+                }
             }
             let mut made = Made::default();
             // SAFETY: the processor has the instruction set.

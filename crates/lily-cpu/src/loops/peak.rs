@@ -11,27 +11,45 @@ pub(crate) struct Made {
     pub(crate) sum: f32,
 }
 
-/// Vectors that are summed apart, so that the memory decides and not the latency of an addition.
-const SUMS: usize = 8;
+/// From how many places memory is read at the same time. Which is faster depends on the processor's prefetchers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Streams {
+    One,
+    Four,
+}
 
-/// The sum of the values, each read once, from the first to the last.
+/// The sum of the values, each read once.
 #[inline(always)]
-pub(crate) fn read_through<S: Simd>(values: &[f32], sum: &mut f32) {
-    let step = SUMS * S::LANES;
-    let whole = values.len() - values.len() % step;
-    // SAFETY: every load ends at or before `whole`, within the slice; the caller runs on a processor of `S`.
+pub(crate) fn read_through<S: Simd>(values: &[f32], streams: Streams, sum: &mut f32) {
+    *sum = match streams {
+        Streams::One => read_streams::<S, 1, 8>(values),
+        Streams::Four => read_streams::<S, 4, 2>(values),
+    };
+}
+
+/// `N` streams of `U` vectors a turn. Each vector is summed apart, so that the memory decides and not the latency of an
+/// addition.
+#[inline(always)]
+fn read_streams<S: Simd, const N: usize, const U: usize>(values: &[f32]) -> f32 {
+    let step = U * S::LANES;
+    let stream = values.len() / N / step * step;
+    // SAFETY: stream n ends at or before (n + 1) * `stream`, so the last one within the slice; the caller runs on a
+    // processor of `S`.
     let read = unsafe {
-        let mut sums = [S::splat(0.0); SUMS];
+        let mut sums = [[S::splat(0.0); U]; N];
         let mut at = 0;
-        while at < whole {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = S::add(*sum, S::load(values.as_ptr().add(at + i * S::LANES)));
+        while at < stream {
+            for (n, sums) in sums.iter_mut().enumerate() {
+                for (u, sum) in sums.iter_mut().enumerate() {
+                    let from = values.as_ptr().add(n * stream + at + u * S::LANES);
+                    *sum = S::add(*sum, S::load(from));
+                }
             }
             at += step;
         }
-        sums.iter().map(|v| S::sum(*v)).sum::<f32>()
+        sums.iter().flatten().map(|v| S::sum(*v)).sum::<f32>()
     };
-    *sum = read + values[whole..].iter().sum::<f32>();
+    read + values[N * stream..].iter().sum::<f32>()
 }
 
 /// `rounds` multiply-adds of float32 on each of many vectors in registers.

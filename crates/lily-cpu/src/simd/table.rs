@@ -54,7 +54,7 @@ loops! {
     scan_row: delta(scan: &delta::RowScan<'_>, state: &mut [f32]);
     attend_block: attend(block: &attend::Block<'_>, heads: &mut attend::Heads<'_>);
     finish_heads: attend(heads: &attend::Heads<'_>, gates: &[&[f32]], out: &mut [f32]);
-    read_through: peak(values: &[f32], sum: &mut f32);
+    read_through: peak(values: &[f32], streams: peak::Streams, sum: &mut f32);
     multiply_adds: peak(rounds: usize, factor: f32, made: &mut peak::Made);
 }
 
