@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_cpu::Roof;
 use lily_model::device::Device;
@@ -71,6 +72,11 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
     Ok(Some(Report {
         device,
         threads,
+        precision: flags
+            .model
+            .precision
+            .to_possible_value()
+            .map_or_else(String::new, |v| v.get_name().to_owned()),
         model: name,
         version: env!("CARGO_PKG_VERSION"),
         model_bytes: model.checkpoint.total_bytes(),

@@ -13,6 +13,7 @@ use crate::cli::Phase;
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) threads: usize,
+    pub(super) precision: String,
     pub(super) model: String,
     pub(super) version: &'static str,
     /// Bytes of the model's tensors.
@@ -98,9 +99,10 @@ impl Report {
         }
         lines.push(String::new());
         lines.push(format!(
-            "lily {}, {} repeat{} in turn: mean ± standard deviation, median. The floor is by {:.1} GB/s read and {:.0} GFLOP/s of \
+            "lily {}, precision {}, {} repeat{} in turn: mean ± standard deviation, median. The floor is by {:.1} GB/s read and {:.0} GFLOP/s of \
              float32, measured with {} thread{}.",
             self.version,
+            self.precision,
             self.repeats,
             if self.repeats == 1 { "" } else { "s" },
             self.read_bytes_per_second / 1e9,
@@ -180,6 +182,7 @@ mod tests {
         Report {
             device: "CPU, 2 threads, AVX-512".into(),
             threads: 2,
+            precision: "exact".into(),
             model: "a|b\"c".into(),
             version: "1.2.3",
             model_bytes: 5,
@@ -216,7 +219,7 @@ mod tests {
 | a\\|b\"c | CPU, 2 threads, AVX-512 | pp512 | 60.00 ± 20.00 | 60.00 | 100.0 (flops) | 60% |
 | a\\|b\"c | CPU, 2 threads, AVX-512 | tg128 @ d2048 | 120.0 ± 32.08 | 103.0 | 200.0 (bytes) | 52% |
 
-lily 1.2.3, 3 repeats in turn: mean ± standard deviation, median. The floor is by 2.0 GB/s read and 4 GFLOP/s of float32, \
+lily 1.2.3, precision exact, 3 repeats in turn: mean ± standard deviation, median. The floor is by 2.0 GB/s read and 4 GFLOP/s of float32, \
 measured with 2 threads.
 "
         );
@@ -246,9 +249,13 @@ measured with 2 threads.
         assert!(lines[0].starts_with(
             "phase,context,tok_s,spread,floor_tok_s,floor_by,share_of_floor,tokens,mean,min,max,"
         ));
-        assert!(lines[0].ends_with(",device,threads,model,version,model_bytes,state_bytes,read_bytes_per_second,flops_per_second,repeats"));
+        assert!(lines[0].ends_with(",device,threads,precision,model,version,model_bytes,state_bytes,read_bytes_per_second,flops_per_second,repeats"));
         assert!(lines[2].starts_with("\"decode\",2048,103.0,"), "{}", lines[2]);
-        assert!(lines[2].contains(",\"CPU, 2 threads, AVX-512\",2,\"a|b\"\"c\",\"1.2.3\","), "{}", lines[2]);
+        assert!(
+            lines[2].contains(",\"CPU, 2 threads, AVX-512\",2,\"exact\",\"a|b\"\"c\",\"1.2.3\","),
+            "{}",
+            lines[2]
+        );
         assert_eq!(lines[1].split(',').count(), lines[0].split(',').count() + 2);
     }
 }
