@@ -257,6 +257,27 @@ def test_ctrl_c_takes_a_half_written_model_away(lily_bin, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_one_random_model_at_a_time_and_a_killed_run_is_taken_up(lily, lily_bin, tmp_path):
+    out = tmp_path / "model"
+    process = subprocess.Popen([lily_bin, "synth", "--preset", "layer4", "--layers", "1", "--out", out, "--threads", "1"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while not list(out.glob("model.safetensors*")) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        second = lily("synth", *SMALL, "--out", out, "--force")
+        assert second.returncode == 1 and str(out) in second.stderr and "another lily synth" in second.stderr
+        assert list(out.glob("model.safetensors.lily-partial"))
+    finally:
+        process.kill()
+        process.wait()
+    assert lily("synth", *SMALL, "--out", out).returncode == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json"]
+
+
 def test_bench_prints_json_a_table_and_csv(lily):
     small = ["bench", "--prompt", "20,9", "--gen", 3, "--depth", "0,7", "--repeat", 2, "--threads", 1]
     done = lily(*small, "-o", "json")

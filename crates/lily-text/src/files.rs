@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::error::TextError;
 
-/// The largest file that is read. The largest vocabularies, written with blanks and lines, are below 40 MB.
-const LARGEST: u64 = 256 << 20;
+/// The largest file of a tokenizer that is read, in bytes. The largest vocabularies, written with blanks and lines, are below 40 MB.
+pub const LARGEST_FILE: u64 = 256 << 20;
 
 /// The whole of a regular file (behind links, as in the Hugging Face cache).
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TextError> {
@@ -29,15 +29,15 @@ fn read_found(path: &Path, found: &Metadata) -> Result<Vec<u8>, TextError> {
     if !found.is_file() {
         return Err(TextError::NotAFile { path: path.to_owned() });
     }
-    let too_large = |found| TextError::TooLarge { path: path.to_owned(), found, limit: LARGEST };
-    if found.len() > LARGEST {
+    let too_large = |found| TextError::TooLarge { path: path.to_owned(), found, limit: LARGEST_FILE };
+    if found.len() > LARGEST_FILE {
         return Err(too_large(found.len()));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(found.len()).unwrap_or_default());
     // One byte more than allowed, in case the file grows meanwhile.
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes));
     match read {
-        Ok(count) if count as u64 > LARGEST => Err(too_large(count as u64)),
+        Ok(count) if count as u64 > LARGEST_FILE => Err(too_large(count as u64)),
         Ok(_) => Ok(bytes),
         Err(source) => Err(unreadable(path, source)),
     }

@@ -32,6 +32,7 @@ mod tools;
 
 pub use chat::{Chat, EXTRA_OPTIONS, Message, Prompt, Role, ToolCall};
 pub use error::{MessageError, PromptError, TextError};
+pub use files::LARGEST_FILE;
 pub use messages::{parse_messages, parse_messages_with_images};
 pub use model::{CutMarkers, TextModel, TextParts};
 pub use stream::{Channel, Delta, Detokenizer, OutputOptions, OutputStream, Step, StopMatcher};

@@ -1,5 +1,7 @@
 //! A random model as a checkpoint: its files, of which any range can be made alone.
 
+use std::fmt::Debug;
+use std::io::{self, Write};
 use std::ops::Range;
 
 use serde_json::{Value, json};
@@ -13,8 +15,22 @@ use crate::config;
 pub struct SynthFiles<'a> {
     /// Small files by name: `config.json`, `generation_config.json`, the index where there are several shards.
     pub documents: Vec<(String, Vec<u8>)>,
+    /// Files by name that are not so small.
+    pub streamed: Vec<(String, Box<dyn Streamed + 'a>)>,
     /// The files of weights.
     pub shards: Vec<SynthFile<'a>>,
+}
+
+/// A file that is made while it is written.
+pub trait Streamed: Debug {
+    /// Its size in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// Those of the writer, at once.
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
 /// A safetensors file.
@@ -50,7 +66,7 @@ impl Synth {
             let index = write::index(names, count, self.total_bytes());
             documents.push((INDEX_FILE.to_owned(), pretty(&index)));
         }
-        SynthFiles { documents, shards }
+        SynthFiles { documents, streamed: Vec::new(), shards }
     }
 
     /// `config.json`, with what other implementations ask for besides.

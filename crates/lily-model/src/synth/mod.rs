@@ -6,6 +6,7 @@
 
 mod contents;
 mod files;
+mod folder;
 mod layout;
 mod sizes;
 #[cfg(test)]
@@ -13,7 +14,8 @@ mod tests;
 mod write;
 
 pub use contents::{Contents, draw};
-pub use files::{SynthFile, SynthFiles};
+pub use files::{Streamed, SynthFile, SynthFiles};
+pub use folder::{FolderError, SynthFolder};
 pub use layout::SynthTensor;
 pub use sizes::SizeError;
 pub(crate) use sizes::check_layers;

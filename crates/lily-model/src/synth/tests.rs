@@ -21,6 +21,10 @@ pub(crate) fn small() -> Preset {
 
 const SILENT: Progress = Progress { written: &|_| (), cancelled: &|| false };
 
+fn claim(folder: &Path) -> SynthFolder {
+    SynthFolder::claim(folder, true).unwrap()
+}
+
 /// Every file of a folder.
 fn contents(folder: &Path) -> HashMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
@@ -62,7 +66,7 @@ fn a_seed_gives_the_same_files_for_every_number_of_threads() {
             counted.fetch_add(bytes, Ordering::Relaxed);
         };
         assert_eq!(
-            files.write(&out, threads, Progress { written: &written, ..SILENT }).unwrap(),
+            files.write(claim(&out), threads, Progress { written: &written, ..SILENT }).unwrap(),
             Written::All
         );
         assert_eq!(counted.into_inner(), files.bytes());
@@ -74,7 +78,7 @@ fn a_seed_gives_the_same_files_for_every_number_of_threads() {
     assert_eq!(all[0].len(), files.shards.len() + files.documents.len());
     let other = Synth::new(small(), 4).unwrap();
     let out = folder.path().join("other");
-    other.files(&[1], 300_000).write(&out, 2, SILENT).unwrap();
+    other.files(&[1], 300_000).write(claim(&out), 2, SILENT).unwrap();
     assert_ne!(contents(&out), all[0]);
 }
 
@@ -185,19 +189,56 @@ fn cancelling_and_failing_leave_nothing_behind() {
     let (out, asked) = (folder.path().join("new"), AtomicU64::new(0));
     let cancelled = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
     assert_eq!(
-        files.write(&out, 2, Progress { cancelled: &cancelled, ..SILENT }).unwrap(),
+        files.write(claim(&out), 2, Progress { cancelled: &cancelled, ..SILENT }).unwrap(),
         Written::Cancelled
     );
     assert!(!out.exists());
-    // A folder stands where a file should go.
-    fs::create_dir_all(out.join("config.json")).unwrap();
-    let error = files.write(&out, 2, SILENT).unwrap_err().to_string();
-    assert!(error.contains("config.json"), "{error}");
-    assert!(
-        fs::read_dir(&out)
-            .unwrap()
-            .all(|e| !SynthFiles::is_unfinished(e.unwrap().file_name().to_str().unwrap()))
+    let above = folder.path().join("n1");
+    assert_eq!(
+        files.write(claim(&above.join("n2/n3")), 2, Progress { cancelled: &|| true, ..SILENT }).unwrap(),
+        Written::Cancelled
     );
+    assert!(!above.exists(), "the folders above are left");
+    // What came since the folder was claimed is looked at too, before the old model is taken away.
+    files.write(claim(&out), 2, SILENT).unwrap();
+    let claimed = claim(&out);
+    fs::create_dir(out.join("tokenizer.json")).unwrap();
+    let error = files.write(claimed, 2, SILENT).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json is not a file"), "{error}");
+    fs::remove_dir(out.join("tokenizer.json")).unwrap();
+    assert_eq!(contents(&out).len(), files.shards.len() + files.documents.len());
+    Model::open(&out).unwrap();
+}
+
+#[test]
+fn streamed_files_are_cancelled_and_counted() {
+    #[derive(Debug)]
+    struct Zeros(u64);
+    impl Streamed for Zeros {
+        fn bytes(&self) -> u64 {
+            self.0
+        }
+        fn write_to(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+            (0..self.0).try_for_each(|_| out.write_all(&[0]))
+        }
+    }
+    let synth = Synth::new(small(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("new");
+    let mut files = synth.files(&[1], u64::MAX);
+    files.streamed.push(("zeros".to_owned(), Box::new(Zeros(1 << 60))));
+    let asked = AtomicU64::new(0);
+    let cancelled = || asked.fetch_add(1, Ordering::Relaxed) >= 1;
+    let ended = files.write(claim(&out), 1, Progress { cancelled: &cancelled, ..SILENT }).unwrap();
+    assert!(ended == Written::Cancelled && !out.exists());
+    files.streamed[0].1 = Box::new(Zeros(1 << 20));
+    let counted = AtomicU64::new(0);
+    let written = |bytes| {
+        counted.fetch_add(bytes, Ordering::Relaxed);
+    };
+    files.write(claim(&out), 1, Progress { written: &written, ..SILENT }).unwrap();
+    assert_eq!(counted.into_inner(), files.bytes());
+    assert_eq!(contents(&out)["zeros"], vec![0; 1 << 20]);
 }
 
 #[test]
@@ -205,13 +246,133 @@ fn an_older_model_is_replaced_and_other_files_stay() {
     let synth = Synth::new(small(), 1).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path();
-    synth.files(&[1], 100_000).write(out, 2, SILENT).unwrap();
+    synth.files(&[1], 100_000).write(claim(out), 2, SILENT).unwrap();
     fs::write(out.join("notes.txt"), "mine").unwrap();
     fs::write(out.join("model.safetensors.lily-partial"), "of a run that was killed").unwrap();
+    for of_the_old in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"] {
+        fs::write(out.join(of_the_old), "{}").unwrap();
+    }
     let files = synth.files(&[2], u64::MAX);
-    files.write(out, 2, SILENT).unwrap();
-    let mut names: Vec<String> = contents(out).into_keys().collect();
-    names.sort();
-    assert_eq!(names, ["config.json", "generation_config.json", "model.safetensors", "notes.txt"]);
+    files.write(claim(out), 2, SILENT).unwrap();
+    assert_eq!(names(out), ["config.json", "generation_config.json", "model.safetensors", "notes.txt"]);
     assert_eq!(Model::open(out).unwrap().end_tokens, [2]);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = contents(folder).into_keys().collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn one_run_at_a_time_has_a_folder() {
+    let synth = Synth::new(small(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("above/out");
+    let first = claim(&out);
+    fs::write(out.join("config.json.lily-partial"), "of the live run").unwrap();
+    for replace in [false, true] {
+        let error = SynthFolder::claim(&out, replace).unwrap_err();
+        assert!(matches!(&error, FolderError::Busy(path) if *path == out), "{error}");
+    }
+    assert!(out.join("config.json.lily-partial").exists());
+    fs::remove_file(out.join("config.json.lily-partial")).unwrap();
+    drop(first);
+    assert!(!folder.path().join("above").exists());
+    // Many that come and go, some cancelled, which takes the folder from under the others.
+    let won = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (out, won) = (&out, &won);
+            scope.spawn(move || {
+                let synth = Synth::new(small(), seed).unwrap();
+                let files = synth.files(&[seed as u32], 200_000);
+                for i in 0..25 {
+                    let claimed = match SynthFolder::claim(out, true) {
+                        Ok(claimed) => claimed,
+                        Err(FolderError::Busy(_)) => continue,
+                        Err(error) => panic!("{error}"),
+                    };
+                    let progress = Progress { cancelled: &|| i % 3 == 0, ..SILENT };
+                    files.write(claimed, 1, progress).unwrap();
+                    won.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(won.into_inner() > 0);
+    synth.files(&[1], 200_000).write(claim(&out), 1, SILENT).unwrap();
+    let alone = folder.path().join("alone");
+    synth.files(&[1], 200_000).write(claim(&alone), 1, SILENT).unwrap();
+    assert_eq!(contents(&out), contents(&alone));
+}
+
+#[test]
+fn what_a_killed_run_left_is_taken_away() {
+    let synth = Synth::new(small(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path();
+    let left = |files: &[&str]| files.iter().for_each(|name| fs::write(out.join(name), "left").unwrap());
+    let claims = || SynthFolder::claim(out, false).map(drop);
+    // Killed while it wrote, and between its renames.
+    left(&[".lily-synth.lock", "model-00001-of-00002.safetensors.lily-partial", "config.json.lily-partial"]);
+    claims().unwrap();
+    assert!(contents(out).is_empty(), "{:?}", names(out));
+    left(&["model-00001-of-00002.safetensors", "tokenizer.json", "config.json.lily-partial"]);
+    claims().unwrap();
+    assert!(contents(out).is_empty(), "{:?}", names(out));
+    // A model, something else, and weights alone are not ours to take.
+    for files in [
+        &["config.json", "model.safetensors.lily-partial"][..],
+        &["notes.txt", "config.json.lily-partial"],
+        &["model.safetensors"],
+    ] {
+        left(files);
+        let error = claims().unwrap_err();
+        assert!(matches!(error, FolderError::NotEmpty { .. }), "{error}");
+        assert_eq!(names(out).len(), files.len());
+        files.iter().for_each(|name| fs::remove_file(out.join(name)).unwrap());
+    }
+    // With force they stay until the new files are complete.
+    left(&["config.json", "model.safetensors", "notes.txt", "model.safetensors.lily-partial"]);
+    drop(SynthFolder::claim(out, true).unwrap());
+    assert_eq!(names(out), ["config.json", "model.safetensors", "notes.txt"]);
+    synth.files(&[1], u64::MAX).write(claim(out), 1, SILENT).unwrap();
+    Model::open(out).unwrap();
+}
+
+#[test]
+fn a_folder_where_a_file_goes_is_refused_before_anything_is_removed() {
+    let synth = Synth::new(small(), 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path();
+    synth.files(&[1], u64::MAX).write(claim(out), 1, SILENT).unwrap();
+    for name in ["tokenizer.json", "merges.txt", "model-00001-of-00009.safetensors", "x.lily-partial"] {
+        fs::create_dir(out.join(name)).unwrap();
+        let error = SynthFolder::claim(out, true).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("is not a file"), "{error}");
+        fs::remove_dir(out.join(name)).unwrap();
+        assert_eq!(names(out), ["config.json", "generation_config.json", "model.safetensors"]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_files_in_the_way_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (link, file) = (folder.path().join("link"), folder.path().join("file"));
+    std::os::unix::fs::symlink("nothing", &link).unwrap();
+    fs::write(&file, "").unwrap();
+    for out in [link.clone(), link.join("below")] {
+        let error = SynthFolder::claim(&out, false).unwrap_err();
+        assert!(matches!(&error, FolderError::DanglingLink(path) if *path == link), "{error}");
+    }
+    for out in [file.clone(), file.join("below")] {
+        let error = SynthFolder::claim(&out, false).unwrap_err();
+        assert!(matches!(&error, FolderError::NotAFolder(path) if *path == file), "{error}");
+    }
+    // The folder that a link points to is one.
+    fs::create_dir(folder.path().join("nothing")).unwrap();
+    drop(SynthFolder::claim(&link, false).unwrap());
+    assert!(link.is_symlink());
 }

@@ -3,19 +3,16 @@
 //! was left half written is no model.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::folder::{SynthFolder, UNFINISHED, named};
 use super::{SynthFile, SynthFiles};
-use crate::checkpoint::{INDEX_FILE, SINGLE_FILE};
 
 /// Bytes that a thread makes and writes at a time: large enough that a disk writes in sequence, small enough that
 /// stopping is prompt.
 const BLOCK: usize = 4 << 20;
-
-/// What unfinished files have behind their names.
-const UNFINISHED: &str = ".lily-partial";
 
 /// Who watches the writing. Called from several threads.
 #[derive(Clone, Copy)]
@@ -39,35 +36,33 @@ impl SynthFiles<'_> {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         let documents = self.documents.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
-        documents + self.shards.iter().map(SynthFile::bytes).sum::<u64>()
+        let streamed = self.streamed.iter().map(|(_, file)| file.bytes()).sum::<u64>();
+        documents + streamed + self.shards.iter().map(SynthFile::bytes).sum::<u64>()
     }
 
-    /// Whether a file of this name is what a run that was killed has left; the next one into its folder removes it.
-    pub fn is_unfinished(name: &str) -> bool {
-        name.ends_with(UNFINISHED)
-    }
-
-    /// Writes the files into a folder, with `threads` threads. Files of the same names, and weights of the model that
-    /// was there before, are replaced once the new ones are complete; other files stay.
+    /// Writes the files into a folder, with `threads` threads. The model that was there before is removed once the new
+    /// files are complete; files that belong to no model stay.
     ///
     /// # Errors
     /// What the system says, with the file in question. What had been written is removed.
-    pub fn write(&self, folder: &Path, threads: usize, progress: Progress) -> io::Result<Written> {
-        let created = !folder.exists();
-        fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-        remove_unfinished(folder)?;
-        let unfinished = Unfinished { folder, names: self.names().collect(), created };
+    pub fn write(&self, mut folder: SynthFolder, threads: usize, progress: Progress) -> io::Result<Written> {
+        let unfinished = Unfinished { folder: &folder, names: self.names().collect() };
         let ended = self.write_unfinished(&unfinished, threads, progress)?;
         if ended == Written::All {
             unfinished.finish()?;
+        }
+        drop(unfinished);
+        if ended == Written::All {
+            folder.keep();
         }
         Ok(ended)
     }
 
     /// `config.json` last.
     fn names(&self) -> impl Iterator<Item = &str> {
-        let documents = self.documents.iter().rev().map(|(name, _)| name.as_str());
-        self.shards.iter().map(|shard| shard.name.as_str()).chain(documents)
+        let shards = self.shards.iter().map(|shard| shard.name.as_str());
+        let streamed = self.streamed.iter().map(|(name, _)| name.as_str());
+        shards.chain(streamed).chain(self.documents.iter().rev().map(|(name, _)| name.as_str()))
     }
 
     fn write_unfinished(&self, to: &Unfinished, threads: usize, progress: Progress) -> io::Result<Written> {
@@ -75,6 +70,19 @@ impl SynthFiles<'_> {
             let path = to.path(name);
             fs::write(&path, bytes).map_err(|error| named(&path, &error))?;
             (progress.written)(bytes.len() as u64);
+        }
+        for (name, file) in &self.streamed {
+            let path = to.path(name);
+            let mut watched = File::create(&path)
+                .map(|file| Watched { file, progress, stopped: false })
+                .map_err(|error| named(&path, &error))?;
+            let mut buffer = BufWriter::with_capacity(1 << 18, &mut watched);
+            let made = file.write_to(&mut buffer).and_then(|()| buffer.flush());
+            drop(buffer);
+            if watched.stopped {
+                return Ok(Written::Cancelled);
+            }
+            made.map_err(|error| named(&path, &error))?;
         }
         for shard in &self.shards {
             let path = to.path(&shard.name);
@@ -139,48 +147,54 @@ fn write_blocks(
     Ok(())
 }
 
-/// Takes away what runs that were killed have left.
-fn remove_unfinished(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder).map_err(|error| named(folder, &error))? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_some_and(SynthFiles::is_unfinished) {
-            fs::remove_file(entry.path()).map_err(|error| named(&entry.path(), &error))?;
-        }
-    }
-    Ok(())
+/// A file whose writer is asked to stop.
+struct Watched<'a> {
+    file: File,
+    progress: Progress<'a>,
+    stopped: bool,
 }
 
-/// The error with the path in its message.
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stopped = self.stopped || (self.progress.cancelled)();
+        if self.stopped {
+            return Err(io::Error::other("cancelled"));
+        }
+        let written = self.file.write(bytes)?;
+        (self.progress.written)(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Files under unfinished names; removed when this is dropped before they got their own.
 struct Unfinished<'a> {
-    folder: &'a Path,
+    folder: &'a SynthFolder,
     /// Their own names, in the order in which they get them.
     names: Vec<&'a str>,
-    /// The folder was not there before.
-    created: bool,
 }
 
 impl Unfinished<'_> {
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}{UNFINISHED}"))
+        self.folder.path().join(format!("{name}{UNFINISHED}"))
     }
 
     /// Takes the old model away and gives the files their names.
     fn finish(&self) -> io::Result<()> {
-        let _ = fs::remove_file(self.folder.join("config.json"));
-        for entry in fs::read_dir(self.folder).map_err(|error| named(self.folder, &error))? {
-            let entry = entry?;
-            if entry.file_name().to_str().is_some_and(is_weights) {
-                fs::remove_file(entry.path()).map_err(|error| named(&entry.path(), &error))?;
+        // Also of what came since the folder was claimed.
+        self.folder.check_files().map_err(io::Error::other)?;
+        self.folder.remove_model()?;
+        for (done, name) in self.names.iter().enumerate() {
+            let path = self.folder.path().join(name);
+            if let Err(error) = fs::rename(self.path(name), &path) {
+                for name in &self.names[..done] {
+                    let _ = fs::remove_file(self.folder.path().join(name));
+                }
+                return Err(named(&path, &error));
             }
-        }
-        for name in &self.names {
-            let path = self.folder.join(name);
-            fs::rename(self.path(name), &path).map_err(|error| named(&path, &error))?;
         }
         Ok(())
     }
@@ -191,15 +205,5 @@ impl Drop for Unfinished<'_> {
         for name in &self.names {
             let _ = fs::remove_file(self.path(name));
         }
-        if self.created {
-            // Only if it is empty.
-            let _ = fs::remove_dir(self.folder);
-        }
     }
-}
-
-/// Whether a file of this name is a checkpoint's weights or their index.
-fn is_weights(name: &str) -> bool {
-    let shard = name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors"));
-    name == SINGLE_FILE || name == INDEX_FILE || shard.is_some_and(|part| part.contains("-of-"))
 }

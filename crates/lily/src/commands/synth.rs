@@ -1,15 +1,17 @@
 //! `lily synth`: a random model of true size on disk.
 
-use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use lily_model::Preset;
-use lily_model::synth::{Progress, SizeError, Synth, SynthFiles, Written};
-use lily_text::SyntheticTokenizer;
+use lily_model::synth::{
+    FolderError, Progress, SizeError, Streamed, Synth, SynthFiles, SynthFolder, Written,
+};
+use lily_text::{LARGEST_FILE, SyntheticTokenizer};
 
 use crate::cli::{SizeFlags, SynthFlags};
 use crate::interrupt::{self, Interruptible};
@@ -35,23 +37,95 @@ fn write(flags: &SynthFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Wr
     resize(&mut preset, &flags.sizes).map_err(of_flag)?;
     let rows = preset.geometry.vocab;
     let synth = Synth::new(preset, flags.seed).map_err(of_flag)?;
-    let tokenizer = SyntheticTokenizer::new(rows);
-    let end_tokens = tokenizer.as_ref().map_or_else(Vec::new, |t| t.end_tokens.clone());
-    let mut files = synth.files(&end_tokens, flags.shard_size.0 as u64);
-    match tokenizer {
-        Some(tokenizer) => files.documents.extend([
-            ("tokenizer.json".to_owned(), tokenizer.tokenizer_json),
-            ("tokenizer_config.json".to_owned(), tokenizer.tokenizer_config_json),
+    // Room is measured after this has removed what a killed run left.
+    let folder = SynthFolder::claim(&flags.out, flags.force).map_err(of_folder)?;
+    let Some(tokenizer) = tokenizer_for(rows, cancelled)? else { return Ok(Written::Cancelled) };
+    let end_tokens = tokenizer.as_ref().map_or(&[][..], |file| &file.tokenizer.end_tokens);
+    let mut files = synth.files(end_tokens, flags.shard_size.0 as u64);
+    if let Some(file) = tokenizer {
+        files.documents.extend([
+            ("tokenizer_config.json".to_owned(), file.tokenizer.tokenizer_config_json.clone()),
             ("chat_template.jinja".to_owned(), setup::DEMO_TEMPLATE.as_bytes().to_vec()),
-        ]),
-        None => remark(format_args!(
+        ]);
+        files.streamed.push(("tokenizer.json".to_owned(), Box::new(file)));
+    }
+    check_room(folder.path(), files.bytes())?;
+    stream(flags, folder, &files, cancelled)
+}
+
+fn of_folder(error: FolderError) -> anyhow::Error {
+    match error {
+        FolderError::NotEmpty { .. } => {
+            anyhow::anyhow!("--out {error} (--force replaces the model in it and leaves other files alone)")
+        }
+        error => anyhow::anyhow!("--out {error}"),
+    }
+}
+
+/// tokenizer.json.
+#[derive(Debug)]
+struct TokenizerFile {
+    tokenizer: SyntheticTokenizer,
+    bytes: u64,
+}
+
+impl Streamed for TokenizerFile {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.tokenizer.write_json(out)
+    }
+}
+
+/// The tokenizer of a vocabulary, if there is one; nothing if this was cancelled.
+fn tokenizer_for(rows: usize, cancelled: &dyn Fn() -> bool) -> Result<Option<Option<TokenizerFile>>> {
+    let Some(tokenizer) = SyntheticTokenizer::new(rows) else {
+        remark(format_args!(
             "no tokenizer: a vocabulary of {rows} has no room for every byte and every marker, {} tokens",
             SyntheticTokenizer::FEWEST_ROWS
-        )),
+        ));
+        return Ok(Some(None));
+    };
+    let mut size = Size { bytes: 0, stopped: false, cancelled };
+    let mut buffer = BufWriter::new(&mut size);
+    let counted = tokenizer.write_json(&mut buffer).and_then(|()| buffer.flush());
+    drop(buffer);
+    if size.stopped {
+        return Ok(None);
     }
-    check_folder(&flags.out, flags.force)?;
-    check_room(&flags.out, files.bytes())?;
-    stream(flags, &files, cancelled)
+    if size.bytes > LARGEST_FILE {
+        remark(format_args!(
+            "no tokenizer: of a vocabulary of {rows} tokenizer.json would have more than {LARGEST_FILE} bytes, the \
+             most that is read"
+        ));
+        return Ok(Some(None));
+    }
+    counted.context("tokenizer.json")?;
+    Ok(Some(Some(TokenizerFile { tokenizer, bytes: size.bytes })))
+}
+
+/// Counts what is written, up to the largest file that is read.
+struct Size<'a> {
+    bytes: u64,
+    stopped: bool,
+    cancelled: &'a dyn Fn() -> bool,
+}
+
+impl Write for Size<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stopped = self.stopped || (self.cancelled)();
+        self.bytes += bytes.len() as u64;
+        if self.stopped || self.bytes > LARGEST_FILE {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The preset with the sizes that the flags give.
@@ -82,43 +156,31 @@ fn resize(preset: &mut Preset, sizes: &SizeFlags) -> Result<(), SizeError> {
     sizes.layers.map_or(Ok(()), |count| preset.set_layers(count))
 }
 
-/// A folder that is there must be empty, or may be written into.
-fn check_folder(out: &Path, force: bool) -> Result<()> {
-    let shown = out.display();
-    if !out.exists() {
-        return Ok(());
-    }
-    ensure!(out.is_dir(), "--out {shown} is not a folder; wanted a new or an empty one");
-    for entry in fs::read_dir(out).with_context(|| format!("--out {shown}"))? {
-        let name = entry.with_context(|| format!("--out {shown}"))?.file_name();
-        let name = name.to_string_lossy();
-        if !force && !SynthFiles::is_unfinished(&name) {
-            bail!(
-                "--out {shown} is not empty, it holds {name}; wanted a new or an empty folder (--force replaces the \
-                 model in it and leaves other files alone)"
-            );
-        }
-    }
-    Ok(())
-}
-
 /// There must be room before the first byte is written.
 fn check_room(out: &Path, need: u64) -> Result<()> {
-    let shown = out.display();
-    let whole = std::path::absolute(out).with_context(|| format!("--out {shown}"))?;
-    let there = whole.ancestors().find(|folder| folder.is_dir());
-    let there = there.with_context(|| format!("--out {shown}: no such disk"))?;
-    let free = fs4::available_space(there).with_context(|| format!("the room in {}", there.display()))?;
+    let room = fs4::available_space(out).and_then(|free| Ok((free, fs4::total_space(out)?)));
+    let (free, total) = room.with_context(|| format!("the room in {}", out.display()))?;
     ensure!(
-        need <= free,
-        "--out {shown}: not enough room: the model takes {}, and {} are free there",
+        has_room(need, free, total),
+        "--out {}: not enough room: the model takes {}, and {} are free there",
+        out.display(),
         DecimalBytes(need),
         DecimalBytes(free)
     );
     Ok(())
 }
 
-fn stream(flags: &SynthFlags, files: &SynthFiles, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Written> {
+/// Disks that do not say how large they are do not say what is free either.
+fn has_room(need: u64, free: u64, total: u64) -> bool {
+    need <= free || total == 0
+}
+
+fn stream(
+    flags: &SynthFlags,
+    folder: SynthFolder,
+    files: &SynthFiles,
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<Written> {
     let threads = flags
         .threads
         .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()), usize::from);
@@ -130,7 +192,7 @@ fn stream(flags: &SynthFlags, files: &SynthFiles, cancelled: &(dyn Fn() -> bool 
     }
     let began = Instant::now();
     let progress = Progress { written: &|bytes| bar.inc(bytes), cancelled };
-    let written = files.write(&flags.out, threads, progress);
+    let written = files.write(folder, threads, progress);
     bar.finish_and_clear();
     let written = written.with_context(|| format!("--out {}", flags.out.display()))?;
     if written == Written::All {
@@ -149,6 +211,8 @@ fn stream(flags: &SynthFlags, files: &SynthFiles, cancelled: &(dyn Fn() -> bool 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use clap::Parser;
     use safetensors::SafeTensors;
 
@@ -304,5 +368,45 @@ mod tests {
         assert!(refused(&tiny, &file).contains("is not a folder"));
         let cancelled = write(&flags(&tiny, &folder.path().join("new")), &|| true).unwrap();
         assert!(cancelled == Written::Cancelled && !folder.path().join("new").exists());
+    }
+
+    #[test]
+    fn force_leaves_no_tokenizer_of_the_old_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let tiny = |vocab: usize| format!("--preset layer4 --layers 1 {SMALL} --force --vocab {vocab}");
+        write(&flags(&tiny(700), folder.path()), &|| false).unwrap();
+        assert!(folder.path().join("tokenizer.json").exists());
+        write(&flags(&tiny(200), folder.path()), &|| false).unwrap();
+        let mut names: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["config.json", "generation_config.json", "model.safetensors"]);
+    }
+
+    #[test]
+    fn a_tokenizer_that_could_not_be_read_is_not_made() {
+        let fits = tokenizer_for(248_320, &|| false).unwrap().flatten().unwrap();
+        let mut json = Vec::new();
+        fits.write_to(&mut json).unwrap();
+        assert_eq!(json.len() as u64, fits.bytes());
+        assert!(tokenizer_for(8_500_000, &|| false).unwrap().unwrap().is_none());
+        // Ctrl-C is heard while it is measured.
+        assert!(tokenizer_for(8_500_000, &|| true).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_folder_is_looked_at_before_the_tokenizer_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+        let asked = std::sync::atomic::AtomicBool::new(false);
+        let cancelled = || asked.fetch_or(true, std::sync::atomic::Ordering::Relaxed);
+        let large = format!("--preset layer4 --layers 1 --vocab 8500000 {SMALL}");
+        let error = write(&flags(&large, folder.path()), &cancelled).unwrap_err().to_string();
+        assert!(error.contains("it holds notes.txt") && !asked.into_inner(), "{error}");
+    }
+
+    #[test]
+    fn a_disk_that_does_not_say_its_size_may_have_room() {
+        assert!(has_room(1, 0, 0) && has_room(1, 1, 2) && !has_room(2, 1, 2) && !has_room(1, 0, 2));
     }
 }
