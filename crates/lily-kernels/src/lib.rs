@@ -6,6 +6,11 @@
 //! crate knows neither plans nor devices.
 #![forbid(unsafe_code)]
 
+/// The product of some factors, or the largest u64: operations of sizes that no machine could run.
+pub(crate) fn product(factors: &[usize]) -> u64 {
+    factors.iter().fold(1u64, |product, factor| product.saturating_mul(*factor as u64))
+}
+
 mod activation;
 pub mod attention;
 pub mod delta;

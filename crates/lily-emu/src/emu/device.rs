@@ -8,7 +8,7 @@ use lily_kernels::Access;
 use lily_kernels::Traffic;
 use lily_kernels::random::Random;
 use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
-use lily_model::plan::{Buffer, Launch, Plan, Profile, Tail};
+use lily_model::plan::{Buffer, Launch, Plan, Profile, Tail, check_limits};
 use lily_model::{DeviceError, Geometry, Packing, SequenceId, SnapshotId, TensorId};
 
 use super::bind::{Memory, Place, Step};
@@ -81,6 +81,7 @@ impl EmuDevice {
         packing: Packing,
         options: &EmuOptions,
     ) -> Result<Self, DeviceError> {
+        check_limits(geometry, &options.profile).map_err(|e| DeviceError::Failed(e.to_string()))?;
         let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if cfg!(feature = "touch") { 1 } else { options.threads.unwrap_or_else(all) };
         let empty = |what| Block::new(what, 0);

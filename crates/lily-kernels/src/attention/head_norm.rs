@@ -49,7 +49,7 @@ impl Contract for HeadNorm {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.heads * self.head_dim) as u64
+        crate::product(&[4, self.rows, self.heads, self.head_dim])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

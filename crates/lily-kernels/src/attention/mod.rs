@@ -85,7 +85,8 @@ impl AttentionShape {
     /// Products of queries with keys and of probabilities with values, for rows at the end of the context: of a chunk
     /// only what lies below the diagonal.
     pub(crate) fn attention_flops(&self) -> u64 {
-        let keys: usize = (0..self.rows).map(|r| self.context - (self.rows - 1 - r)).sum();
-        4 * (self.slots * keys * self.query_heads * self.head_dim) as u64
+        // rows of context - rows + 1 to context keys each
+        let twice_keys = crate::product(&[self.rows, 2 * self.context + 1 - self.rows]);
+        crate::product(&[2, self.slots, self.query_heads, self.head_dim]).saturating_mul(twice_keys)
     }
 }

@@ -77,7 +77,7 @@ impl Contract for Rope {
     }
 
     fn flops(&self) -> u64 {
-        3 * (self.rows * self.heads * self.rotary_dim) as u64
+        crate::product(&[3, self.rows, self.heads, self.rotary_dim])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

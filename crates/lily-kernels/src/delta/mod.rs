@@ -18,6 +18,15 @@ mod step;
 mod step_cases;
 mod stream;
 
+/// The most taps of the convolution that kernels of GPUs take.
+pub const MOST_TAPS: usize = 8;
+
+/// The widest key head that kernels of GPUs take: a row of its state fits in a thread's registers, four threads a row.
+pub const MOST_KEY_DIM: usize = 256;
+
+/// The widest value head that kernels of GPUs take: a step with the gated norm has a token's head in threadgroup memory.
+pub const MOST_VALUE_DIM: usize = 1024;
+
 pub use conv::{ConvSilu, ConvState};
 pub use prep::{DeltaPrep, DeltaPrepared, L2_EPS};
 pub use scan::{DeltaScan, Scan, ScanInputs};

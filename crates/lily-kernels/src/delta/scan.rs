@@ -39,9 +39,6 @@ pub enum Scan {
     Chunked,
 }
 
-/// The widest key head whose state fits in registers.
-const MOST_REGISTERS: usize = 256;
-
 /// The widest key head whose state fits in tiles of 32 columns.
 const MOST_TILES: usize = 4;
 
@@ -84,7 +81,7 @@ impl DeltaScan {
     fn way(&self) -> Scan {
         let tiles = self.key_dim.is_multiple_of(32) && self.key_dim <= MOST_TILES * 32;
         match self.method {
-            _ if self.key_dim > MOST_REGISTERS => Scan::Memory,
+            _ if self.key_dim > super::MOST_KEY_DIM => Scan::Memory,
             Scan::Chunked if !tiles => Scan::Registers,
             method => method,
         }
@@ -166,7 +163,7 @@ impl Contract for DeltaScan {
     }
 
     fn flops(&self) -> u64 {
-        (7 * self.slots * self.rows * self.value_heads * self.value_dim * self.key_dim) as u64
+        crate::product(&[7, self.slots, self.rows, self.value_heads, self.value_dim, self.key_dim])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -1,6 +1,8 @@
 //! The whole of Gated DeltaNet between its projections, for the few rows of a decode step.
 
-use super::{ConvSilu, DeltaPrep, DeltaScan, L2_EPS, Scan, ScanInputs};
+use super::{
+    ConvSilu, DeltaPrep, DeltaScan, L2_EPS, MOST_KEY_DIM, MOST_TAPS, MOST_VALUE_DIM, Scan, ScanInputs,
+};
 use crate::bindings::delta_step;
 use crate::norm::GatedNorm;
 use crate::{Activation, Contract, Dispatch, Operand, PlainType, Traffic};
@@ -216,7 +218,10 @@ impl Contract for DeltaStep {
     }
 
     fn dispatch(&self) -> Option<Dispatch> {
-        if self.taps > 8 || self.key_dim > 256 || self.gated && self.value_dim > 1024 {
+        if self.taps > MOST_TAPS
+            || self.key_dim > MOST_KEY_DIM
+            || self.gated && self.value_dim > MOST_VALUE_DIM
+        {
             return None;
         }
         let steps = self.key_dim.div_ceil(16);

@@ -115,7 +115,8 @@ impl Contract for DeltaStream {
     }
 
     fn dispatch(&self) -> Option<Dispatch> {
-        if self.taps > 8 || self.key_dim > 256 || self.scan != Scan::Registers {
+        if self.taps > super::MOST_TAPS || self.key_dim > super::MOST_KEY_DIM || self.scan != Scan::Registers
+        {
             return None;
         }
         let steps = self.key_dim.div_ceil(16);

@@ -155,7 +155,7 @@ impl Contract for ExpertSwiglu {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+        crate::product(&[4, self.rows, self.top_k, self.outputs, self.inputs])
     }
 }
 
@@ -175,6 +175,6 @@ impl Contract for ExpertDown {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+        crate::product(&[2, self.rows, self.top_k, self.outputs, self.inputs])
     }
 }

@@ -136,7 +136,7 @@ impl Contract for GroupedMatmul {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+        crate::product(&[2, self.rows, self.top_k, self.outputs, self.inputs])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -93,7 +93,7 @@ impl Contract for GroupedSwiglu {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+        crate::product(&[4, self.rows, self.top_k, self.outputs, self.inputs])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

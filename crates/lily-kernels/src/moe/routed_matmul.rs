@@ -74,7 +74,7 @@ impl Contract for RoutedMatmul {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.top_k * self.outputs * self.inputs) as u64
+        crate::product(&[2, self.rows, self.top_k, self.outputs, self.inputs])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -55,7 +55,7 @@ impl Contract for GatedNorm {
     }
 
     fn flops(&self) -> u64 {
-        8 * (self.rows * self.heads * self.width) as u64
+        crate::product(&[8, self.rows, self.heads, self.width])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -57,7 +57,7 @@ impl Contract for RmsNorm {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.width) as u64
+        crate::product(&[4, self.rows, self.width])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

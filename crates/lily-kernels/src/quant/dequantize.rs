@@ -50,7 +50,7 @@ impl Contract for Dequantize {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.cols) as u64
+        crate::product(&[2, self.rows, self.cols])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -59,7 +59,7 @@ impl Contract for Embed {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.width) as u64
+        crate::product(&[2, self.rows, self.width])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

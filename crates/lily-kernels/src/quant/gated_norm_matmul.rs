@@ -29,6 +29,9 @@ pub struct GatedNormMatmul {
 }
 
 impl GatedNormMatmul {
+    /// The most heads: factors of four rows of them are in threadgroup memory.
+    pub const MOST_HEADS: usize = 256;
+
     /// y, z activations `[rows, heads, width]`; norm `[width]`; weight, scales, biases `[outputs, heads * width]`; out f32
     /// `[rows, outputs]`.
     pub const OPERANDS: &'static [Operand] = &[
@@ -100,7 +103,10 @@ impl Contract for GatedNormMatmul {
     }
 
     fn dispatch(&self) -> Option<Dispatch> {
-        assert!(self.rows <= Method::MOST_ROWS && self.heads <= 256, "{self:?}");
+        assert!(self.rows <= Method::MOST_ROWS, "{self:?}");
+        if self.heads > Self::MOST_HEADS {
+            return None;
+        }
         // Eight simdgroups share the norms.
         let shape = Rows { simdgroups: 8, ..Rows::of(self.outputs, 1) };
         let constants = gated_norm_matmul::Constants {

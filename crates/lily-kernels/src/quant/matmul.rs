@@ -188,7 +188,7 @@ impl Contract for Matmul {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.rows * self.outputs() * self.inputs) as u64
+        crate::product(&[2, self.rows, self.outputs(), self.inputs])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -89,7 +89,7 @@ impl Contract for Swiglu {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.outputs * self.inputs) as u64
+        crate::product(&[4, self.rows, self.outputs, self.inputs])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

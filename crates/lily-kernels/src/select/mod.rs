@@ -66,7 +66,10 @@ pub const NOT_FINITE: u32 = u32::MAX - 1;
 /// The most slices of a row, and the most tokens of a slice.
 pub const MOST_SLICES: usize = 1024;
 
-/// Slices of a vocabulary of at most 2^20 tokens: 512 tokens each if that makes no more than [`MOST_SLICES`].
+/// The largest vocabulary.
+pub const MOST_VOCAB: usize = MOST_SLICES * MOST_SLICES;
+
+/// Slices of a vocabulary of at most [`MOST_VOCAB`] tokens: 512 tokens each if that makes no more than [`MOST_SLICES`].
 pub fn slices(vocab: usize) -> usize {
     if vocab <= 512 * MOST_SLICES { vocab.div_ceil(512) } else { MOST_SLICES }
 }

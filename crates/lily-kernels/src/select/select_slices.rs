@@ -68,7 +68,7 @@ impl Contract for SelectSlices {
     }
 
     fn flops(&self) -> u64 {
-        8 * (self.rows * self.vocab) as u64
+        crate::product(&[8, self.rows, self.vocab])
     }
     fn dispatch(&self) -> Option<Dispatch> {
         let constants = select_slices::Constants { vectors: self.vocab.is_multiple_of(4) };

@@ -71,7 +71,7 @@ impl Contract for SelectToken {
     }
 
     fn flops(&self) -> u64 {
-        4 * (self.rows * self.vocab) as u64
+        crate::product(&[4, self.rows, self.vocab])
     }
 
     fn dispatch(&self) -> Option<Dispatch> {

@@ -5,7 +5,7 @@ use lily_kernels::quant::{Embed, Matmul, Method, NormMatmul, Output, Parts};
 use lily_kernels::{Kernel, PlainType, QuantFormat};
 
 use super::arena::{Arena, part_of, rows_of};
-use super::{Buffer, Launch, Phase, Plan, Profile, Switch, View, stages};
+use super::{Buffer, Launch, Phase, Plan, Profile, Switch, View, check_limits, stages};
 use crate::{Concatenated, Geometry, LogitRows, MixerWeights, PlainTensor, QuantizedMatrix, Weights};
 
 /// Why there is no plan for a request.
@@ -21,6 +21,18 @@ pub enum PlanError {
         rows: usize,
         /// Tokens of context.
         context: usize,
+    },
+    /// A model that the device's kernels are not written for.
+    #[error("{field} is {found}; wanted at most {most}, the largest that the kernels of {device} take")]
+    Size {
+        /// As in config.json.
+        field: &'static str,
+        /// The model's.
+        found: usize,
+        /// The most.
+        most: usize,
+        /// Name of the profile.
+        device: &'static str,
     },
     /// More rows of a decode step than products of few rows take.
     #[error("a decode step of {rows} rows: wanted at most {most}")]
@@ -133,6 +145,7 @@ impl<'a> Builder<'a> {
             return Err(PlanError::Context { rows, context });
         }
         let Target { geometry, weights, profile } = target;
+        check_limits(geometry, profile)?;
         let (layer, launches, arena) = (None, Vec::new(), Arena::new(profile.activation));
         let total = slots * rows;
         Ok(Builder { geometry, profile, weights, phase, slots, rows, total, context, arena, layer, launches })

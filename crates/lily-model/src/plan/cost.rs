@@ -122,8 +122,8 @@ fn sum<'a>(launches: impl Iterator<Item = &'a LaunchCost>) -> Cost {
         cost.stages += usize::from(last != Some(launch.stage));
         last = Some(launch.stage);
         cost.host_waits += usize::from(launch.on_host);
-        cost.bytes += launch.read + launch.written;
-        cost.flops += launch.flops;
+        cost.bytes = cost.bytes.saturating_add(launch.read).saturating_add(launch.written);
+        cost.flops = cost.flops.saturating_add(launch.flops);
     }
     cost
 }

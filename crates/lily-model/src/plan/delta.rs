@@ -43,7 +43,7 @@ impl Builder<'_> {
         };
         if in_stage {
             self.matmul_add("out_proj", &w.out, &y, x);
-        } else if fused_norm {
+        } else if fused_norm && self.geometry.delta.value_heads <= GatedNormMatmul::MOST_HEADS {
             self.gated_norm_matmul(w, y, inputs.z, x);
         } else {
             let gated = self.gated_norm(w, y, inputs.z);

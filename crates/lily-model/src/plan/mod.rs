@@ -9,6 +9,7 @@ mod attention;
 mod build;
 mod cost;
 mod delta;
+mod limits;
 mod moe;
 mod profile;
 mod select;
@@ -23,6 +24,7 @@ use lily_kernels::{Access, Kernel};
 
 pub use build::{DecodeShape, PlanError, Tail, Target, decode, prefill};
 pub use cost::{Cost, LayerCost, PlanCost};
+pub use limits::check_limits;
 pub use profile::{ExpertKernels, GatedNormPlace, MatrixUnit, Profile};
 pub use stages::{Hazard, hazards, stages};
 pub use switches::{Effect, Switch, Switches};

@@ -4,6 +4,7 @@
 
 mod check;
 mod doc;
+mod limits;
 mod sizes;
 
 use std::sync::{Arc, Mutex};
