@@ -84,6 +84,7 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
     let mut bar = PromptBar::new(prompt_tokens);
     let mut usage = Usage { prompt_tokens, ..Usage::default() };
     let started = std::time::Instant::now();
+    let mut prefilled = 0;
     let ending = 'answer: loop {
         if answering.interrupted() {
             break Ending::Interrupted;
@@ -92,6 +93,7 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
         match event {
             Event::Prefill { done, cached, .. } => {
                 usage.cached_tokens = cached;
+                prefilled = done;
                 bar.at(done);
             }
             Event::Tokens(tokens) => {
@@ -120,7 +122,11 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
     };
     drop(generation);
     bar.finish();
-    if usage.decode_seconds == 0.0 {
+    if ending == Ending::Interrupted && usage.completion_tokens == 0 {
+        // All the time went into the part of the prompt that was read.
+        usage.prompt_tokens = prefilled;
+        usage.prefill_seconds = started.elapsed().as_secs_f64();
+    } else if usage.decode_seconds == 0.0 {
         usage.decode_seconds = started.elapsed().as_secs_f64() - usage.prefill_seconds;
     }
     show.deltas(output.finish())?;

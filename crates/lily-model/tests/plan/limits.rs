@@ -73,7 +73,12 @@ fn sizes_up_to_the_limits_have_a_text_for_every_launch() {
                 decode(target, DecodeShape { slots: 4, rows: 1, context: 5000, tail }).unwrap(),
             ];
             for launch in plans.iter().flat_map(|plan| &plan.launches) {
-                assert!(launch.kernel.dispatch().is_some(), "{:?} with {:?}", launch.kernel, profile.switches);
+                assert!(
+                    launch.kernel.dispatch().is_some(),
+                    "{:?} with {:?}",
+                    launch.kernel,
+                    profile.switches
+                );
             }
         }
     }

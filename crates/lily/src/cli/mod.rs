@@ -7,7 +7,9 @@ mod values;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::{BenchFlags, BenchOutput};
 pub(crate) use synth::{SizeFlags, SynthFlags};
@@ -37,7 +39,16 @@ pub(crate) struct Cli {
 /// What was typed. Wrong usage ends the program here, with a message.
 pub(crate) fn parse() -> Cli {
     let matches = command(|name| std::env::var_os(name)).get_matches();
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    read(&matches).unwrap_or_else(|error| error.exit())
+}
+
+fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::from_arg_matches(matches)?;
+    if let (Command::Plan(flags), Some(plan)) = (&mut cli.command, matches.subcommand_matches("plan")) {
+        let typed = |flag| plan.value_source(flag) == Some(ValueSource::CommandLine);
+        flags.one_model(typed("preset"), typed("model"))?;
+    }
+    Ok(cli)
 }
 
 /// The command line, in which a variable that is empty counts as none: scripts and container files set variables to
@@ -320,20 +331,20 @@ Examples:
   lily plan --ablate list")]
 pub(crate) struct PlanFlags {
     /// Sizes of a known model: qwen3.6-35b-a3b, layer4, layer4-fullvocab or layer8 [default: qwen3.6-35b-a3b].
-    #[arg(long, env = "LILY_PRESET", value_name = "NAME", conflicts_with = "model")]
+    #[arg(long, env = "LILY_PRESET", value_name = "NAME")]
     pub(crate) preset: Option<String>,
-    /// Sizes of a model folder, or of ORG/NAME in the Hugging Face cache.
+    /// Sizes of a model folder, or of ORG/NAME in the Hugging Face cache, in place of --preset.
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
-    /// The device: cpu, emu, metal:m5-max, cuda:h200 and others of their kind.
+    /// The device: cpu, emu, metal:m5-max, cuda:h200 and others of their kind; auto is metal:m5-max.
     #[arg(long, env = "LILY_DEVICE", value_name = "DEVICE", default_value = "metal:m5-max")]
     pub(crate) device: String,
     /// What to plan.
     #[arg(long, env = "LILY_PHASE", value_enum, default_value = "decode")]
     pub(crate) phase: Phase,
-    /// Tokens of context, the new ones among them.
-    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) context: u32,
+    /// Tokens of context, the new ones among them [default: 4096, or the model's most if that is less].
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
     /// Rows: in decode, sequences that advance together, 1 to 4; in prefill, tokens of the last chunk [default: 1; the
     /// device's chunk, or the whole context if that is shorter].
     #[arg(long, env = "LILY_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -346,9 +357,45 @@ pub(crate) struct PlanFlags {
     pub(crate) json: bool,
 }
 
+impl PlanFlags {
+    /// Leaves one of preset and model: what was typed comes before what the environment says.
+    fn one_model(&mut self, preset_typed: bool, model_typed: bool) -> Result<(), clap::Error> {
+        if let (Some(preset), Some(model)) = (&self.preset, &self.model) {
+            match (preset_typed, model_typed) {
+                (true, false) => self.model = None,
+                (false, true) => self.preset = None,
+                _ => {
+                    let text = format!(
+                        "--preset {preset} and --model {model} both say of what sizes; give one of them"
+                    );
+                    return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_of_one_model_and_what_is_typed_comes_first() {
+        let flags = |preset_typed, model_typed| {
+            let line = ["lily", "plan", "--preset", "layer4", "--model", "m"];
+            let Ok(Cli { command: Command::Plan(mut flags) }) = Cli::try_parse_from(line) else {
+                panic!("a plan")
+            };
+            flags.one_model(preset_typed, model_typed).map(|()| (flags.preset, flags.model))
+        };
+        assert_eq!(flags(true, false).unwrap(), (Some("layer4".into()), None));
+        assert_eq!(flags(false, true).unwrap(), (None, Some("m".into())));
+        for typed in [false, true] {
+            let error = flags(typed, typed).unwrap_err().to_string();
+            assert!(error.contains("--preset layer4 and --model m"), "{error}");
+        }
+    }
 
     #[test]
     fn every_flag_is_an_environment_variable_and_every_command_has_examples() {

@@ -34,7 +34,8 @@ pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
 
 /// The device without the mechanisms that are named.
 fn profile(flags: &PlanFlags) -> Result<Profile> {
-    let mut profile = Profile::named(&flags.device).with_context(|| {
+    let device = if flags.device == "auto" { "metal:m5-max" } else { &flags.device };
+    let mut profile = Profile::named(device).with_context(|| {
         format!("--device {} is not known; known are {}", flags.device, Profile::names().join(", "))
     })?;
     for name in &flags.ablate {
@@ -63,13 +64,10 @@ fn sizes(flags: &PlanFlags) -> Result<(Geometry, Weights, String)> {
 }
 
 fn build(flags: &PlanFlags, target: Target<'_>) -> Result<Plan> {
-    let (profile, context) = (target.profile, flags.context as usize);
+    let (profile, most) = (target.profile, target.geometry.max_context);
+    let context = flags.context.map_or(most.min(4096), |n| n as usize);
     let rows = flags.rows.map(|n| n as usize);
-    ensure!(
-        context <= target.geometry.max_context,
-        "--context {context} is more than the model's {}",
-        target.geometry.max_context
-    );
+    ensure!(context <= most, "--context {context} is more than the model's {most}");
     let plan = match flags.phase {
         Phase::Decode => {
             let slots = rows.unwrap_or(1);
@@ -82,7 +80,8 @@ fn build(flags: &PlanFlags, target: Target<'_>) -> Result<Plan> {
             plan::prefill(target, rows.unwrap_or(chunk.min(context)), context, LogitRows::Last)
         }
     };
-    plan.with_context(|| format!("--rows and --context {context}"))
+    let rows = flags.rows.map_or(String::new(), |n| format!("--rows {n}, "));
+    plan.with_context(|| format!("no plan for {rows}--context {context}"))
 }
 
 /// The mechanisms, what they fall back to, and where.
@@ -111,10 +110,14 @@ fn megabytes(bytes: u64) -> String {
 
 fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost) -> String {
     let rows = plan.slots * plan.rows;
+    let phase = match plan.phase {
+        plan::Phase::Prefill => "prefill",
+        plan::Phase::Decode => "decode",
+    };
     let mut lines = vec![
         format!(
-            "{name}, {:?} on {}: {rows} row{}, context {}, activations {}",
-            plan.phase,
+            "{name}, {} on {}: {rows} row{}, context {}, activations {}",
+            phase,
             profile.name,
             if rows == 1 { "" } else { "s" },
             plan.context,
