@@ -104,7 +104,7 @@ def test_an_empty_variable_counts_as_none(lily):
     ["run", "x", "--temperature", "-1"], ["run", "x", "--top-p", "0"], ["run", "x", "--threads", "0"],
     ["run", "x", "--unknown-flag"], ["run", "x", "--device", "tpu"], ["serve", "--port", "99999"], ["frobnicate"],
     ["logits"], ["run", "x", "--cache-memory", "lots"],
-    ["run", "x", "--stop", ""], ["run", "x", "--precision", "fast"],
+    ["run", "x", "--stop", ""], ["run", "x", "--precision", "fastest"],
 ])
 def test_wrong_usage_is_an_error(lily, arguments):
     done = lily(*arguments)
@@ -114,6 +114,7 @@ def test_wrong_usage_is_an_error(lily, arguments):
 def test_devices_and_precisions_that_are_not_there_say_what_is(lily):
     done = lily("run", "x", "--precision", "bf16")
     assert done.returncode == 1 and "--device emu" in done.stderr and "--precision exact" in done.stderr
+    assert "fast" in done.stderr
     done = lily("run", "x", "--device", "emu")
     assert done.returncode == 1 and "cargo build --features emu" in done.stderr
 

@@ -11,6 +11,8 @@ use lily_model::{DeviceError, Geometry, SequenceId, SnapshotId};
 use crate::kernels;
 use crate::memory::{Args, Block, Bound};
 use crate::pool::Pool;
+use crate::precision::Precision;
+use crate::rounded::{RowShape, Rows};
 use crate::simd::{Isa, Loops};
 use crate::state::{PageTable, State};
 
@@ -24,6 +26,8 @@ pub struct CpuOptions {
     pub pin: bool,
     /// The instruction set; `None` takes the best.
     pub isa: Option<Isa>,
+    /// Rounding of activations.
+    pub precision: Precision,
     /// The most bytes that keys, values and recurrent states may take together.
     pub state_bytes: usize,
 }
@@ -54,8 +58,11 @@ pub struct CpuDevice {
     pool: Pool,
     isa: Isa,
     loops: Loops,
+    precision: Precision,
     pin: bool,
     arena: Block,
+    /// Activations of a stage as integers.
+    rounded: Block,
     logits: Block,
     rows: Block,
     state: State,
@@ -77,8 +84,10 @@ impl CpuDevice {
             pool,
             isa,
             loops,
+            precision: options.precision,
             pin,
             arena: Block::default(),
+            rounded: Block::default(),
             logits: Block::default(),
             rows: Block::default(),
             state: State::new(geometry, options.state_bytes),
@@ -108,6 +117,51 @@ impl CpuDevice {
         Ok(())
     }
 }
+
+impl CpuDevice {
+    /// Rounds what the launches of a stage take as integers: each row once, however many launches read it.
+    fn round<'a>(
+        &mut self,
+        launches: &'a [Launch],
+        memory: &Memory<'a>,
+    ) -> Result<Vec<Rounded<'a>>, DeviceError> {
+        let mut wanted: Vec<(&View, usize, RowShape)> = Vec::new();
+        for found in launches.iter().filter_map(rounds) {
+            if !wanted.contains(&found) {
+                wanted.push(found);
+            }
+        }
+        let need = wanted.iter().map(|(_, rows, shape)| rows * shape.bytes()).sum();
+        let out = |need_bytes| DeviceError::OutOfMemory { what: "activations", need_bytes, left_bytes: 0 };
+        self.rounded.grow(need).map_err(out)?;
+        let mut start = self.rounded.as_mut_ptr();
+        let mut all = Vec::with_capacity(wanted.len());
+        for (view, rows, shape) in wanted {
+            // SAFETY: the block is aligned and as long as all of these together (grown above); it does not grow again
+            // before the stage has run, and only rounding, below, writes it.
+            let rounded = Rounded { view, rows: unsafe { Rows::new(start, rows, shape) } };
+            start = start.wrapping_add(rows * shape.bytes());
+            let x = Args::new(vec![memory.resolve(view, &self.state)?], None);
+            let loops = self.loops;
+            let task = |row| {
+                // SAFETY: task i writes row i only.
+                unsafe { kernels::round(&loops, x.f32(kernels::ROUNDED_OPERAND), rounded.rows, row) };
+            };
+            if rows < ROWS_TO_SHARE {
+                (0..rows).for_each(task);
+            } else {
+                let blocks = rows.div_ceil(ROWS_TO_SHARE);
+                let block = |i: usize| i * ROWS_TO_SHARE..((i + 1) * ROWS_TO_SHARE).min(rows);
+                self.pool.run(blocks, &|i, _| block(i).for_each(task));
+            }
+            all.push(rounded);
+        }
+        Ok(all)
+    }
+}
+
+/// Rows that one thread rounds in less time than it takes to ask another: some microseconds.
+const ROWS_TO_SHARE: usize = 16;
 
 /// Page starts of each slot's sequence, kept while a plan runs.
 type Pages = Vec<Vec<*mut f32>>;
@@ -254,9 +308,14 @@ impl Device for CpuDevice {
             let launches = &plan.launches[stage.clone()];
             let mut prepared = Vec::with_capacity(launches.len());
             let mut tasks = 0;
+            let rounded = match self.precision {
+                Precision::Exact => Vec::new(),
+                Precision::Fast => self.round(launches, &memory)?,
+            };
             for launch in launches {
-                let args = bind(launch, &memory, &self.state)?;
-                let count = kernels::tasks(&launch.kernel, threads);
+                let rounded = rounded.iter().find(|r| r.serves(launch)).map(|r| r.rows);
+                let args = bind(launch, &memory, &self.state, rounded)?;
+                let count = kernels::tasks(&launch.kernel, &args, threads);
                 prepared.push((tasks, &launch.kernel, args));
                 tasks += count;
             }
@@ -286,7 +345,31 @@ impl Device for CpuDevice {
     }
 }
 
-fn bind<'a>(launch: &Launch, memory: &Memory<'a>, state: &State) -> Result<Args<'a>, DeviceError> {
+fn bind<'a>(
+    launch: &Launch,
+    memory: &Memory<'a>,
+    state: &State,
+    rounded: Option<Rows<'a>>,
+) -> Result<Args<'a>, DeviceError> {
     let bound = launch.bindings.iter().map(|view| memory.resolve(view, state));
-    Ok(Args::new(bound.collect::<Result<_, _>>()?))
+    Ok(Args::new(bound.collect::<Result<_, _>>()?, rounded))
+}
+
+/// Rows of activations that launches of a stage take as integers.
+struct Rounded<'a> {
+    view: &'a View,
+    rows: Rows<'a>,
+}
+
+/// What a launch takes as integers.
+fn rounds(launch: &Launch) -> Option<(&View, usize, RowShape)> {
+    let makes_logits = launch.bindings.iter().any(|view| view.buffer == Buffer::Logits);
+    let (rows, shape) = kernels::rounds(&launch.kernel, makes_logits)?;
+    Some((&launch.bindings[kernels::ROUNDED_OPERAND], rows, shape))
+}
+
+impl Rounded<'_> {
+    fn serves(&self, launch: &Launch) -> bool {
+        rounds(launch).is_some_and(|(view, _, shape)| view == self.view && shape == self.rows.shape())
+    }
 }

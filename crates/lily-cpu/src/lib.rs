@@ -12,10 +12,13 @@ mod kernels;
 mod loops;
 mod memory;
 mod pool;
+mod precision;
 mod roof;
+mod rounded;
 mod simd;
 mod state;
 
 pub use device::{CpuDevice, CpuOptions};
+pub use precision::Precision;
 pub use roof::Roof;
 pub use simd::Isa;

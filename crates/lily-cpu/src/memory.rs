@@ -2,6 +2,7 @@
 
 use lily_kernels::PlainType;
 
+use crate::rounded::Rows;
 use crate::state::PageTable;
 
 /// A block of memory that starts on a cache line.
@@ -61,6 +62,7 @@ pub(crate) enum Bound<'a> {
 /// a kernel's tasks write disjoint parts of their outputs and read no part that another task of the launch writes.
 pub(crate) struct Args<'a> {
     bound: Vec<Bound<'a>>,
+    rounded: Option<Rows<'a>>,
 }
 
 // SAFETY: see the rules above; the pointers are used only while the plan runs, within the device's `run`.
@@ -69,8 +71,14 @@ unsafe impl Sync for Args<'_> {}
 unsafe impl Send for Args<'_> {}
 
 impl<'a> Args<'a> {
-    pub(crate) fn new(bound: Vec<Bound<'a>>) -> Self {
-        Args { bound }
+    /// With `rounded`, products take their activations from there.
+    pub(crate) fn new(bound: Vec<Bound<'a>>, rounded: Option<Rows<'a>>) -> Self {
+        Args { bound, rounded }
+    }
+
+    /// The launch's activations as integers, if its products take them so.
+    pub(crate) fn rounded(&self) -> Option<Rows<'a>> {
+        self.rounded
     }
 
     /// Bytes of a tensor.

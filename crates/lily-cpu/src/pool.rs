@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::loops::integer::Panel;
+
 /// How many times a worker looks for work before it sleeps: about 50 microseconds, longer than the gap between the
 /// launches of a step and short enough not to matter to other programs.
 const SPINS: usize = 10_000;
@@ -16,14 +18,23 @@ const SPINS: usize = 10_000;
 /// What a worker keeps from task to task.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// A packed panel of activations.
-    pub(crate) panel: Vec<f32>,
+    /// What products make ready.
+    pub(crate) panels: Panels,
     /// Results on their way to where they belong.
     pub(crate) out: Vec<f32>,
     /// A second set of results.
     pub(crate) out2: Vec<f32>,
     /// Weights of a plain tensor, widened.
     pub(crate) plain: Vec<f32>,
+}
+
+/// What products make ready before they multiply.
+#[derive(Debug, Default)]
+pub(crate) struct Panels {
+    /// Activations.
+    pub(crate) floats: Vec<f32>,
+    /// Matrix rows, for integer products.
+    pub(crate) integers: Panel,
 }
 
 /// A buffer of at least `len` values; what it holds is not defined.

@@ -182,7 +182,13 @@ mod tests {
 
     #[test]
     fn a_machine_has_a_roof() {
-        let options = CpuOptions { threads: Some(2), pin: true, isa: None, state_bytes: 0 };
+        let options = CpuOptions {
+            threads: Some(2),
+            pin: true,
+            isa: None,
+            precision: crate::Precision::Exact,
+            state_bytes: 0,
+        };
         let roof = Roof::measure(&options, 3 << 20).unwrap();
         // A thousandth of what any processor of this century does.
         assert!(roof.bytes_per_second > 1e6 && roof.flops_per_second > 1e6, "{roof:?}");

@@ -6,13 +6,13 @@ mod support;
 
 use std::sync::Arc;
 
-use lily_cpu::{CpuDevice, Isa};
+use lily_cpu::{CpuDevice, Isa, Precision};
 use lily_kernels::random::Random;
 use lily_model::device::StatePart;
 use lily_model::testing::{Spec, model_in_memory, random_spec, random_tokens};
 use lily_model::{Forward, LayerKind, LogitRows, Model, Runner, SequenceId, SnapshotId};
 use proptest::prelude::*;
-use support::*;
+use support::{all_logits, random_model, runner_with};
 
 const THREADS: [usize; 4] = [1, 2, 3, 5];
 
@@ -25,9 +25,16 @@ fn seeds() -> impl Strategy<Value = u64> {
     (0..u64::from(u32::MAX)).no_shrink()
 }
 
-fn any_isa(random: &mut Random) -> Option<Isa> {
+/// How a device computes: its instruction set and rounding.
+type Way = (Option<Isa>, Precision);
+
+fn any_way(random: &mut Random) -> Way {
     let isas = Isa::available();
-    Some(isas[random.below(isas.len())])
+    (Some(isas[random.below(isas.len())]), [Precision::Exact, Precision::Fast][random.below(2)])
+}
+
+fn runner(model: &Arc<Model>, threads: usize, (isa, precision): Way) -> Runner<CpuDevice> {
+    runner_with(model, threads, isa, precision)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -48,8 +55,8 @@ struct Alone {
     states: Vec<Vec<u32>>,
 }
 
-fn alone(model: &Arc<Model>, tokens: &[u32], isa: Option<Isa>) -> Alone {
-    let mut runner = runner(model, 1, isa);
+fn alone(model: &Arc<Model>, tokens: &[u32], way: Way) -> Alone {
+    let mut runner = runner(model, 1, way);
     let sequence = runner.open().unwrap();
     let logits = all_logits(&mut runner, sequence, tokens, 1, 0);
     Alone { logits: logits.iter().map(|l| bits(l)).collect(), states: states(&runner, model, sequence) }
@@ -63,12 +70,12 @@ proptest! {
     fn cuts_and_threads_change_no_bit(seed in seeds()) {
         let random = &mut Random::new(seed);
         let model = random_model(seed);
-        let isa = any_isa(random);
+        let way = any_way(random);
         let len = 2 + random.below(140);
         let tokens = random_tokens(random, &model, len);
-        let want = alone(&model, &tokens, isa);
+        let want = alone(&model, &tokens, way);
         for threads in THREADS {
-            let mut runner = runner(&model, threads, isa);
+            let mut runner = runner(&model, threads, way);
             let sequence = runner.open().unwrap();
             let mut at = 0;
             while at < len {
@@ -102,14 +109,14 @@ proptest! {
     fn neighbours_in_a_step_change_no_bit(seed in seeds()) {
         let random = &mut Random::new(seed);
         let model = random_model(seed);
-        let isa = any_isa(random);
+        let way = any_way(random);
         let prompts: Vec<Vec<u32>> = [1, 1 + random.below(20), 60 + random.below(8), 1 + random.below(150)]
             .into_iter()
             .map(|len| random_tokens(random, &model, len + 4))
             .collect();
-        let want: Vec<Alone> = prompts.iter().map(|tokens| alone(&model, tokens, isa)).collect();
+        let want: Vec<Alone> = prompts.iter().map(|tokens| alone(&model, tokens, way)).collect();
         for threads in [THREADS[random.below(4)], THREADS[random.below(4)]] {
-            let mut runner = runner(&model, threads, isa);
+            let mut runner = runner(&model, threads, way);
             let open = |tokens: &Vec<u32>| {
                 let sequence = runner.open().unwrap();
                 runner.prefill(sequence, &tokens[..tokens.len() - 4], LogitRows::None).unwrap();
@@ -144,13 +151,13 @@ proptest! {
     fn what_ran_before_changes_no_bit(seed in seeds()) {
         let random = &mut Random::new(seed);
         let model = random_model(seed);
-        let (isa, threads) = (any_isa(random), THREADS[random.below(4)]);
+        let (way, threads) = (any_way(random), THREADS[random.below(4)]);
         // Two texts that part somewhere, most often within a page: what goes on from a snapshot may take either way.
         let parting = random.below(150);
         let mut texts = [random_tokens(random, &model, 200), random_tokens(random, &model, 200)];
         texts[1] = [&texts[0][..parting], &texts[1][parting..]].concat();
-        let want = texts.each_ref().map(|tokens| alone(&model, tokens, isa));
-        let mut runner = runner(&model, threads, isa);
+        let want = texts.each_ref().map(|tokens| alone(&model, tokens, way));
+        let mut runner = runner(&model, threads, way);
         let mut live: Vec<(SequenceId, usize)> = Vec::new();
         let mut frozen: Vec<(SnapshotId, usize, usize)> = Vec::new();
         for step in 0..50 {
@@ -224,7 +231,8 @@ fn how_a_checkpoint_is_stored_changes_no_bit() {
             .map(|spec| Arc::new(model_in_memory(&spec)))
             .map(|model| {
                 let tokens = random_tokens(&mut Random::new(seed), &model, 30);
-                let mut runner = runner(&model, 2, None);
+                let mut runner =
+                    runner(&model, 2, (None, [Precision::Exact, Precision::Fast][seed as usize % 2]));
                 let sequence = runner.open().unwrap();
                 all_logits(&mut runner, sequence, &tokens, 30, usize::MAX).concat()
             })

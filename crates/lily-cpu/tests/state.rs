@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cpu::{CpuDevice, CpuOptions, Precision};
 use lily_kernels::random::Random;
 use lily_model::testing::{Spec, model_in_memory, random_tokens};
 use lily_model::{DeviceError, Forward, LogitRows, Model, Runner, RunnerOptions, SequenceId, SnapshotId};
@@ -35,7 +35,8 @@ impl Sizes {
     /// A runner whose state may take so many recurrent states and pages, and not a byte more.
     fn runner(&self, states: usize, pages: usize) -> Runner<CpuDevice> {
         let state_bytes = self.bytes(states, pages);
-        let options = CpuOptions { threads: Some(1), pin: false, isa: None, state_bytes };
+        let options =
+            CpuOptions { threads: Some(1), pin: false, isa: None, precision: Precision::Exact, state_bytes };
         let device = CpuDevice::new(&self.model.geometry, self.model.clone(), &options).unwrap();
         let options = RunnerOptions { context: 300, max_chunk: 300, max_decode_rows: 4 };
         Runner::new(self.model.geometry.clone(), self.model.weights.clone(), device, options)

@@ -6,7 +6,7 @@ use lily_kernels::random::{QuantizedBytes, Random};
 
 use super::compare::*;
 use super::operands::Operands;
-use super::quant::{gated, product};
+use super::quant::{gated, precisions, product};
 use super::routing::choices;
 
 impl Operands {
@@ -34,18 +34,21 @@ pub(super) fn swiglu(k: &ExpertSwiglu, random: &mut Random, worst: &mut Worst) {
         let bytes = |q: &QuantizedBytes| (q.weight.clone(), q.scales.clone(), q.biases.clone());
         let (g, u) = (bytes(&gate), bytes(&up));
         let values = k.reference(&wide(&x), &ids, (&g.0, &g.1, &g.2), (&u.0, &u.1, &u.2));
-        let mut want = Vec::new();
-        for (p, e) in ids.iter().enumerate() {
-            let x = wide(&x[p / k.top_k * k.inputs..][..k.inputs]);
-            for o in 0..k.outputs {
-                let row = *e as usize * k.outputs + o;
-                let error = gated(product(k.gate, &gate, row, &x), product(k.up, &up, row, &x)).error;
-                want.push(Want { value: values[p * k.outputs + o], error });
+        for precision in precisions(&(*k).into()) {
+            let mut want = Vec::new();
+            for (p, e) in ids.iter().enumerate() {
+                let x = wide(&x[p / k.top_k * k.inputs..][..k.inputs]);
+                for o in 0..k.outputs {
+                    let of = |format, q| product(*precision, format, q, *e as usize * k.outputs + o, &x);
+                    let error = gated(of(k.gate, &gate), of(k.up, &up)).error;
+                    want.push(Want { value: values[p * k.outputs + o], error });
+                }
             }
+            let operands = Operands::default().f32(&x).grouping(k.rows, k.experts, k.top_k, &ids);
+            let operands = operands.matrix(&gate).matrix(&up).out(want.len());
+            let check = |after: &Operands| worst.check(k, &after.got_f32(10), &want);
+            operands.run_everywhere_as(*precision, &(*k).into(), check);
         }
-        let operands = Operands::default().f32(&x).grouping(k.rows, k.experts, k.top_k, &ids);
-        let operands = operands.matrix(&gate).matrix(&up).out(want.len());
-        operands.run_everywhere(&(*k).into(), |after| worst.check(k, &after.got_f32(10), &want));
     }
 }
 
@@ -54,17 +57,21 @@ pub(super) fn down(k: &ExpertDown, random: &mut Random, worst: &mut Worst) {
     let act = random.values(k.rows * k.top_k * k.inputs, 1.0);
     for ids in choices(random, k.rows, k.experts, k.top_k) {
         let values = k.reference(&wide(&act), &ids, (&q.weight, &q.scales, &q.biases));
-        let mut want = Vec::new();
-        for (p, e) in ids.iter().enumerate() {
-            let x = wide(&act[p * k.inputs..][..k.inputs]);
-            for o in 0..k.outputs {
-                let error = product(k.format, &q, *e as usize * k.outputs + o, &x).error;
-                want.push(Want { value: values[p * k.outputs + o], error });
+        for precision in precisions(&(*k).into()) {
+            let mut want = Vec::new();
+            for (p, e) in ids.iter().enumerate() {
+                let x = wide(&act[p * k.inputs..][..k.inputs]);
+                for o in 0..k.outputs {
+                    let row = *e as usize * k.outputs + o;
+                    let error = product(*precision, k.format, &q, row, &x).error;
+                    want.push(Want { value: values[p * k.outputs + o], error });
+                }
             }
+            let operands = Operands::default().f32(&act).grouping(k.rows, k.experts, k.top_k, &ids);
+            let operands = operands.matrix(&q).out(want.len());
+            let check = |after: &Operands| worst.check(k, &after.got_f32(7), &want);
+            operands.run_everywhere_as(*precision, &(*k).into(), check);
         }
-        let operands = Operands::default().f32(&act).grouping(k.rows, k.experts, k.top_k, &ids);
-        let operands = operands.matrix(&q).out(want.len());
-        operands.run_everywhere(&(*k).into(), |after| worst.check(k, &after.got_f32(7), &want));
     }
 }
 

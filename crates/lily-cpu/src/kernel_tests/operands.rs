@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use lily_kernels::{Access, Kernel};
 
 use super::ISAS;
+use crate::Precision;
 use crate::kernels;
-use crate::memory::{Args, Bound};
+use crate::memory::{Args, Block, Bound};
 use crate::pool::Pool;
+use crate::rounded::Rows;
 use crate::simd::{Isa, Loops};
 use crate::state::{PAGE_TOKENS, PageTable};
 
@@ -85,19 +87,38 @@ impl Operands {
     }
 
     /// Runs the kernel on a copy of the operands, as tasks for `threads` threads, the last first if `reverse`.
-    fn run(&self, kernel: &Kernel, isa: Isa, threads: usize, pool: &mut Pool, reverse: bool) -> Operands {
+    fn run(
+        &self,
+        kernel: &Kernel,
+        (precision, isa): (Precision, Isa),
+        threads: usize,
+        pool: &mut Pool,
+        reverse: bool,
+    ) -> Operands {
         let loops = Loops::new(isa).unwrap();
         let mut after = self.clone();
         let tables: Vec<Vec<*mut f32>> = after.0.iter_mut().map(Operand::page_table).collect();
         let bound = after.0.iter_mut().zip(&tables).map(|(operand, table)| operand.bind(table));
-        let args = Args::new(bound.collect());
-        let tasks = kernels::tasks(kernel, threads);
+        let bound: Vec<Bound<'_>> = bound.collect();
+        let mut memory = Block::default();
+        let rounded = kernels::rounds(kernel, true).filter(|_| precision == Precision::Fast);
+        let rounded = rounded.map(|(rows, shape)| {
+            memory.grow(rows * shape.bytes()).unwrap();
+            // SAFETY: the block is aligned and long enough, and lives until the run has ended.
+            let rounded = unsafe { Rows::new(memory.as_mut_ptr(), rows, shape) };
+            let args = Args::new(vec![bound[kernels::ROUNDED_OPERAND]], None);
+            // SAFETY: nobody else is there.
+            (0..rows).for_each(|row| unsafe { kernels::round(&loops, args.f32(0), rounded, row) });
+            rounded
+        });
+        let args = Args::new(bound, rounded);
+        let tasks = kernels::tasks(kernel, &args, threads);
         let done = pool.run(tasks, &|i, scratch| {
             let i = if reverse { tasks - 1 - i } else { i };
             kernels::run(kernel, &args, &loops, i, threads, scratch);
         });
         drop(args);
-        let run = format!("{kernel:?} on {}, {threads} threads", isa.name());
+        let run = format!("{kernel:?} on {}, {precision:?}, {threads} threads", isa.name());
         assert!(done, "a task panicked: {run}");
         for (i, (before, after)) in self.0.iter().zip(&after.0).enumerate() {
             let operand = kernel.operand_of(i);
@@ -111,18 +132,38 @@ impl Operands {
 
     /// Runs the kernel on every instruction set, with every partition into tasks; calls `check` with what each
     /// instruction set made, once it is known that partitions make no difference.
-    pub(super) fn run_everywhere(&self, kernel: &Kernel, mut check: impl FnMut(&Operands)) {
+    pub(super) fn run_everywhere(&self, kernel: &Kernel, check: impl FnMut(&Operands)) {
+        self.run_everywhere_as(Precision::Exact, kernel, check);
+    }
+
+    /// The same for a precision. With integers, instruction sets whose multiply-adds round once make the same bits.
+    pub(super) fn run_everywhere_as(
+        &self,
+        precision: Precision,
+        kernel: &Kernel,
+        mut check: impl FnMut(&Operands),
+    ) {
         assert_eq!(self.0.len(), kernel.binding_count(), "{kernel:?}");
         let mut pool = Pool::new(2, false);
+        let mut fused: Option<Operands> = None;
         for isa in ISAS.iter().copied() {
-            let first = self.run(kernel, isa, PARTITIONS[0], &mut pool, false);
+            let way = (precision, isa);
+            let first = self.run(kernel, way, PARTITIONS[0], &mut pool, false);
             for (i, threads) in PARTITIONS.into_iter().enumerate().skip(1) {
-                let other = self.run(kernel, isa, threads, &mut pool, i % 2 == 1);
-                let same = first.0.iter().zip(&other.0).all(|(a, b)| a.same(b));
-                assert!(same, "{kernel:?} on {}: {threads} threads change bits", isa.name());
+                let other = self.run(kernel, way, threads, &mut pool, i % 2 == 1);
+                assert!(first.same(&other), "{kernel:?} on {}: {threads} threads change bits", isa.name());
             }
             check(&first);
+            if precision == Precision::Fast && isa != Isa::Portable {
+                let same = fused.get_or_insert_with(|| first.clone()).same(&first);
+                assert!(same, "{kernel:?}: {} makes other bits", isa.name());
+            }
         }
+    }
+
+    /// Bit for bit; guards included.
+    fn same(&self, other: &Operands) -> bool {
+        self.0.iter().zip(&other.0).all(|(a, b)| a.same(b))
     }
 }
 

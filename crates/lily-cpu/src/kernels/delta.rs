@@ -107,29 +107,30 @@ pub(crate) fn scan(k: &DeltaScan, t: Task<'_>) {
     let token = slot * k.rows;
     let from = |i: usize, start: usize| &t.args.f32(i)[start..];
     let (keys, values) = (k.key_heads * k.key_dim, k.value_heads * k.value_dim);
-    for row in first..(first + SCAN_ROWS).min(k.value_dim) {
-        let y_start = token * values + head * k.value_dim + row;
-        // SAFETY: a task has these rows of S, and their values of y, to itself; the loops belong to this processor.
-        unsafe {
-            // the values of y of one row lie `values` apart; their span ends with the last token's
-            let y = t.args.f32_ptr(6, y_start, (k.rows - 1) * values + 1);
-            let state = t.args.f32_mut(7 + slot, (head * k.value_dim + row) * k.key_dim, k.key_dim);
-            let scan = RowScan {
-                q: from(0, token * keys + key_head * k.key_dim),
-                k: from(1, token * keys + key_head * k.key_dim),
-                qk_stride: keys,
-                kappa: from(2, token * k.key_heads + key_head),
-                kappa_stride: k.key_heads,
-                decay: from(3, token * k.value_heads + head),
-                beta: from(4, token * k.value_heads + head),
-                gate_stride: k.value_heads,
-                v: from(5, token * k.channels() + 2 * keys + head * k.value_dim + row),
-                v_stride: k.channels(),
-                y,
-                y_stride: values,
-                tokens: k.rows,
-            };
-            (t.loops.scan_row)(&scan, state);
-        }
+    let count = SCAN_ROWS.min(k.value_dim - first);
+    let y_start = token * values + head * k.value_dim + first;
+    // SAFETY: a task has these rows of S, and their values of y, to itself; the loops belong to this processor.
+    unsafe {
+        // the rows' values of y of one token and the next lie `values` apart; their span ends with the last token's
+        let y = t.args.f32_ptr(6, y_start, (k.rows - 1) * values + count);
+        let state = (head * k.value_dim + first) * k.key_dim;
+        let state = t.args.f32_mut(7 + slot, state, count * k.key_dim);
+        let scan = RowScan {
+            q: from(0, token * keys + key_head * k.key_dim),
+            k: from(1, token * keys + key_head * k.key_dim),
+            qk_stride: keys,
+            kappa: from(2, token * k.key_heads + key_head),
+            kappa_stride: k.key_heads,
+            decay: from(3, token * k.value_heads + head),
+            beta: from(4, token * k.value_heads + head),
+            gate_stride: k.value_heads,
+            v: from(5, token * k.channels() + 2 * keys + head * k.value_dim + first),
+            v_stride: k.channels(),
+            y,
+            y_stride: values,
+            tokens: k.rows,
+            width: k.key_dim,
+        };
+        (t.loops.scan_rows)(&scan, state);
     }
 }

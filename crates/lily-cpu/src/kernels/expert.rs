@@ -5,12 +5,18 @@ use std::ops::Range;
 use lily_kernels::QuantFormat;
 use lily_kernels::moe::{ExpertDown, ExpertSwiglu};
 
-use super::matmul::{matrix, product};
+use super::matmul::{Activations, INTEGER_ROWS, matrix};
 use super::{TASKS_PER_THREAD, Task};
 use crate::loops::gemm::{Matrix, TILE_ROWS};
+use crate::memory::Args;
 
 /// Rows of an expert that are multiplied at once: eight register tiles.
 const ROWS_AT_ONCE: usize = 8 * TILE_ROWS;
+
+/// Rows of an expert that are multiplied at once, as `args` has them.
+fn rows_at_once(args: &Args<'_>) -> usize {
+    if args.rounded().is_some() { INTEGER_ROWS } else { ROWS_AT_ONCE }
+}
 
 /// The fewest outputs of a task.
 const LEAST_OUTPUTS: usize = 32;
@@ -22,7 +28,7 @@ fn blocks(experts: usize, rows: usize, top_k: usize, outputs: usize, threads: us
 }
 
 fn block(outputs: usize, blocks: usize, i: usize) -> Range<usize> {
-    let size = outputs.div_ceil(blocks).next_multiple_of(8);
+    let size = outputs.div_ceil(blocks).next_multiple_of(16);
     (i * size).min(outputs)..((i + 1) * size).min(outputs)
 }
 
@@ -60,15 +66,14 @@ pub(crate) fn swiglu(k: &ExpertSwiglu, t: Task<'_>) {
     if outputs.is_empty() {
         return;
     }
-    let x = t.args.f32(0);
+    let x = Activations::of(t.args);
     let gate = of_expert(matrix(t.args, 4, k.inputs, k.gate), expert, k.outputs, k.gate);
     let up = of_expert(matrix(t.args, 7, k.inputs, k.up), expert, k.outputs, k.up);
     let s = t.scratch;
-    for pairs in pairs.chunks(ROWS_AT_ONCE) {
-        let rows: Vec<&[f32]> =
-            pairs.iter().map(|p| &x[*p as usize / k.top_k * k.inputs..][..k.inputs]).collect();
-        let gate = product(t.loops, &gate, outputs.clone(), &rows, &mut s.panel, &mut s.out);
-        let up = product(t.loops, &up, outputs.clone(), &rows, &mut s.panel, &mut s.out2);
+    for pairs in pairs.chunks(rows_at_once(t.args)) {
+        let rows = || pairs.iter().map(|p| *p as usize / k.top_k);
+        let gate = x.product(t.loops, &gate, outputs.clone(), rows(), (&mut s.panels, &mut s.out));
+        let up = x.product(t.loops, &up, outputs.clone(), rows(), (&mut s.panels, &mut s.out2));
         let width = outputs.len();
         for (i, p) in pairs.iter().enumerate() {
             let (gate, up) = (&gate[i * width..][..width], &up[i * width..][..width]);
@@ -91,12 +96,12 @@ pub(crate) fn down(k: &ExpertDown, t: Task<'_>) {
     if outputs.is_empty() {
         return;
     }
-    let act = t.args.f32(0);
+    let act = Activations::of(t.args);
     let down = of_expert(matrix(t.args, 4, k.inputs, k.format), expert, k.outputs, k.format);
     let s = t.scratch;
-    for pairs in pairs.chunks(ROWS_AT_ONCE) {
-        let rows: Vec<&[f32]> = pairs.iter().map(|p| &act[*p as usize * k.inputs..][..k.inputs]).collect();
-        let result = product(t.loops, &down, outputs.clone(), &rows, &mut s.panel, &mut s.out);
+    for pairs in pairs.chunks(rows_at_once(t.args)) {
+        let rows = pairs.iter().map(|p| *p as usize);
+        let result = act.product(t.loops, &down, outputs.clone(), rows, (&mut s.panels, &mut s.out));
         for (p, result) in pairs.iter().zip(result.chunks_exact(outputs.len())) {
             let start = *p as usize * k.outputs + outputs.start;
             // SAFETY: a pair belongs to one expert, and no two tasks share an expert and an output.

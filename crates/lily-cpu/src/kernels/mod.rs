@@ -8,6 +8,7 @@ mod delta;
 mod expert;
 mod matmul;
 mod norm;
+mod rounding;
 mod route;
 
 use lily_kernels::Kernel;
@@ -15,6 +16,8 @@ use lily_kernels::Kernel;
 use crate::memory::Args;
 use crate::pool::Scratch;
 use crate::simd::Loops;
+
+pub(crate) use rounding::{ROUNDED_OPERAND, round, rounds};
 
 /// Tasks a thread should find in a launch, so that uneven threads even out.
 const TASKS_PER_THREAD: usize = 4;
@@ -60,11 +63,11 @@ pub(crate) fn offers(kernel: &Kernel) -> bool {
 }
 
 /// Tasks of a launch of a kernel that the CPU [`offers`].
-pub(crate) fn tasks(kernel: &Kernel, threads: usize) -> usize {
+pub(crate) fn tasks(kernel: &Kernel, args: &Args<'_>, threads: usize) -> usize {
     match kernel {
         Kernel::Embed(k) => matmul::embed_tasks(k),
-        Kernel::Matmul(k) => matmul::matmul_split(k, threads).tasks(),
-        Kernel::Swiglu(k) => matmul::swiglu_split(k, threads).tasks(),
+        Kernel::Matmul(k) => matmul::matmul_split(k, args, threads).tasks(),
+        Kernel::Swiglu(k) => matmul::swiglu_split(k, args, threads).tasks(),
         Kernel::RmsNorm(k) => k.rows,
         Kernel::GatedNorm(k) => k.rows,
         Kernel::ConvSilu(k) => delta::conv_tasks(k),

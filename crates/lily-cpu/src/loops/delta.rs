@@ -31,7 +31,7 @@ pub(crate) fn dot_to<S: Simd>(a: &[f32], b: &[f32], out: &mut f32) {
     *out = dot::<S>(a, b);
 }
 
-/// What one row of a head's state meets, token after token. Strides are in values.
+/// What rows of a head's state meet, token after token. Strides are in values.
 pub(crate) struct RowScan<'a> {
     /// From the first token's key head on.
     pub(crate) q: &'a [f32],
@@ -48,28 +48,42 @@ pub(crate) struct RowScan<'a> {
     pub(crate) beta: &'a [f32],
     /// From token to token in decay and beta.
     pub(crate) gate_stride: usize,
-    /// This row's v, from the first token on.
+    /// The rows' v side by side, from the first token on.
     pub(crate) v: &'a [f32],
     /// From token to token in v.
     pub(crate) v_stride: usize,
-    /// This row's y, a value a token, `y_stride` apart. Cells, because other rows' values lie between.
+    /// The rows' y, a value each a token, tokens `y_stride` apart. A pointer, because other rows' values lie between.
     pub(crate) y: *mut f32,
     /// From token to token in y.
     pub(crate) y_stride: usize,
     /// Tokens.
     pub(crate) tokens: usize,
+    /// Values of a row of the state.
+    pub(crate) width: usize,
 }
 
-/// Runs one row `[key_dim]` of a head's state S over all tokens: the row stays in registers where its width is a whole
-/// number of vectors that fit, and in the first-level cache otherwise.
+/// Runs rows of a head's state S, [rows, width], over all tokens: a row stays in registers where its width is a whole number of
+/// vectors that fit, and in the first-level cache otherwise. Two rows at once, where they fit, because each waits for its own
+/// sums.
 #[inline(always)]
-pub(crate) fn scan_row<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
-    match (state.len() / S::LANES, state.len() % S::LANES) {
-        (2, 0) => in_registers::<S, 2>(scan, state),
-        (4, 0) => in_registers::<S, 4>(scan, state),
-        (8, 0) => in_registers::<S, 8>(scan, state),
-        (16, 0) => in_registers::<S, 16>(scan, state),
-        _ => in_memory::<S>(scan, state),
+pub(crate) fn scan_rows<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
+    let (vectors, rest) = (scan.width / S::LANES, scan.width % S::LANES);
+    let mut first = 0;
+    for rows in state.chunks_mut(2 * scan.width) {
+        let pair = rows.len() == 2 * scan.width;
+        match (vectors, rest) {
+            (2, 0) if pair => in_registers::<S, 2, 2>(scan, first, rows),
+            (4, 0) if pair => in_registers::<S, 4, 2>(scan, first, rows),
+            (8, 0) if pair && S::LANES >= 16 => in_registers::<S, 8, 2>(scan, first, rows),
+            _ => rows.chunks_mut(scan.width).enumerate().for_each(|(i, row)| match (vectors, rest) {
+                (2, 0) => in_registers::<S, 2, 1>(scan, first + i, row),
+                (4, 0) => in_registers::<S, 4, 1>(scan, first + i, row),
+                (8, 0) => in_registers::<S, 8, 1>(scan, first + i, row),
+                (16, 0) => in_registers::<S, 16, 1>(scan, first + i, row),
+                _ => in_memory::<S>(scan, first + i, row),
+            }),
+        }
+        first += 2;
     }
 }
 
@@ -79,58 +93,82 @@ impl RowScan<'_> {
         (&self.q[t * self.qk_stride..][..width], &self.k[t * self.qk_stride..][..width])
     }
 
-    /// (decay, beta, v, kappa) of token t.
+    /// (decay, beta, kappa) of token t.
     #[inline(always)]
-    fn scalars(&self, t: usize) -> (f32, f32, f32, f32) {
+    fn scalars(&self, t: usize) -> (f32, f32, f32) {
         let gate = t * self.gate_stride;
-        (self.decay[gate], self.beta[gate], self.v[t * self.v_stride], self.kappa[t * self.kappa_stride])
+        (self.decay[gate], self.beta[gate], self.kappa[t * self.kappa_stride])
     }
 
     #[inline(always)]
-    fn write(&self, t: usize, y: f32) {
-        // SAFETY: the caller's y holds `tokens` values `y_stride` apart, and no other task writes this row's.
-        unsafe { self.y.add(t * self.y_stride).write(y) }
+    fn v(&self, t: usize, row: usize) -> f32 {
+        self.v[t * self.v_stride + row]
+    }
+
+    #[inline(always)]
+    fn write(&self, t: usize, row: usize, y: f32) {
+        // SAFETY: the caller's y holds the rows' values of each of `tokens`, `y_stride` apart, and no other task writes them.
+        unsafe { self.y.add(t * self.y_stride + row).write(y) }
     }
 }
 
 /// y = g (S q) + delta kappa, delta = beta (v - g (S k)), S <- g S + delta k: one read of S a token.
 #[inline(always)]
-fn in_registers<S: Simd, const N: usize>(scan: &RowScan<'_>, state: &mut [f32]) {
-    assert!(state.len() == N * S::LANES);
-    // SAFETY: the state row and the q and k slices have N * LANES values (asserted, and by `qk`); the processor has `S`.
+fn in_registers<S: Simd, const N: usize, const R: usize>(
+    scan: &RowScan<'_>,
+    first: usize,
+    state: &mut [f32],
+) {
+    assert!(state.len() == R * N * S::LANES);
+    // SAFETY: the state rows have R times N * LANES values and the q and k slices N * LANES (asserted, and by `qk`); the
+    // processor has `S`.
     unsafe {
-        let mut s = [S::splat(0.0); N];
-        for i in 0..N {
-            s[i] = S::load(state.as_ptr().add(i * S::LANES));
+        let mut s = [[S::splat(0.0); N]; R];
+        for r in 0..R {
+            for i in 0..N {
+                s[r][i] = S::load(state.as_ptr().add((r * N + i) * S::LANES));
+            }
         }
         for t in 0..scan.tokens {
             let (q, k) = scan.qk(t, N * S::LANES);
-            let (g, beta, v, kappa) = scan.scalars(t);
-            let (mut sk, mut sq) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
+            let (g, beta, kappa) = scan.scalars(t);
+            let (mut sk, mut sq) = ([[S::splat(0.0); 2]; R], [[S::splat(0.0); 2]; R]);
             for i in 0..N {
-                sk[i % 2] = S::fma(s[i], S::load(k.as_ptr().add(i * S::LANES)), sk[i % 2]);
-                sq[i % 2] = S::fma(s[i], S::load(q.as_ptr().add(i * S::LANES)), sq[i % 2]);
+                let (k, q) = (S::load(k.as_ptr().add(i * S::LANES)), S::load(q.as_ptr().add(i * S::LANES)));
+                for r in 0..R {
+                    sk[r][i % 2] = S::fma(s[r][i], k, sk[r][i % 2]);
+                    sq[r][i % 2] = S::fma(s[r][i], q, sq[r][i % 2]);
+                }
             }
-            let delta = beta * (v - g * S::sum(S::add(sk[0], sk[1])));
-            scan.write(t, g * S::sum(S::add(sq[0], sq[1])) + delta * kappa);
-            let (g, delta) = (S::splat(g), S::splat(delta));
+            let mut deltas = [S::splat(0.0); R];
+            for r in 0..R {
+                let delta = beta * (scan.v(t, first + r) - g * S::sum(S::add(sk[r][0], sk[r][1])));
+                scan.write(t, first + r, g * S::sum(S::add(sq[r][0], sq[r][1])) + delta * kappa);
+                deltas[r] = S::splat(delta);
+            }
+            let g = S::splat(g);
             for i in 0..N {
-                s[i] = S::fma(delta, S::load(k.as_ptr().add(i * S::LANES)), S::mul(g, s[i]));
+                let k = S::load(k.as_ptr().add(i * S::LANES));
+                for r in 0..R {
+                    s[r][i] = S::fma(deltas[r], k, S::mul(g, s[r][i]));
+                }
             }
         }
-        for i in 0..N {
-            S::store(state.as_mut_ptr().add(i * S::LANES), s[i]);
+        for r in 0..R {
+            for i in 0..N {
+                S::store(state.as_mut_ptr().add((r * N + i) * S::LANES), s[r][i]);
+            }
         }
     }
 }
 
 #[inline(always)]
-fn in_memory<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
+fn in_memory<S: Simd>(scan: &RowScan<'_>, row: usize, state: &mut [f32]) {
     for t in 0..scan.tokens {
         let (q, k) = scan.qk(t, state.len());
-        let (g, beta, v, kappa) = scan.scalars(t);
-        let delta = beta * (v - g * dot::<S>(state, k));
-        scan.write(t, g * dot::<S>(state, q) + delta * kappa);
+        let (g, beta, kappa) = scan.scalars(t);
+        let delta = beta * (scan.v(t, row) - g * dot::<S>(state, k));
+        scan.write(t, row, g * dot::<S>(state, q) + delta * kappa);
         for (s, k) in state.iter_mut().zip(k) {
             *s = fma1::<S>(delta, *k, g * *s);
         }

@@ -13,6 +13,9 @@ pub(crate) const TILE_ROWS: usize = 6;
 /// Matrix rows of a register tile.
 const TILE_OUTPUTS: usize = 4;
 
+/// The same where there is one row.
+const FEW_ROWS_OUTPUTS: usize = 8;
+
 /// The largest group, and so the size of the dequantized piece of a row.
 const MAX_GROUP: usize = 128;
 
@@ -99,7 +102,10 @@ fn strip<S: Simd, const R: usize>(
     let width = outputs.len();
     let mut o = 0;
     while o < width {
-        if width - o >= TILE_OUTPUTS {
+        if R == 1 && width - o >= FEW_ROWS_OUTPUTS {
+            tile::<S, FEW_ROWS_OUTPUTS, R>(matrix, outputs.start + o, panel, &mut out[o..], width);
+            o += FEW_ROWS_OUTPUTS;
+        } else if width - o >= TILE_OUTPUTS {
             tile::<S, TILE_OUTPUTS, R>(matrix, outputs.start + o, panel, &mut out[o..], width);
             o += TILE_OUTPUTS;
         } else {

@@ -7,5 +7,7 @@
 pub(crate) mod attend;
 pub(crate) mod delta;
 pub(crate) mod gemm;
+pub(crate) mod integer;
 pub(crate) mod norm;
 pub(crate) mod peak;
+pub(crate) mod rounding;

@@ -8,17 +8,21 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod dot;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod table;
 
+pub(crate) use dot::{Dot, OUTPUTS, Packed};
 pub(crate) use table::Loops;
 
 /// An instruction set that a [`crate::CpuDevice`] can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// x86-64 with AVX-512 F, BW, DQ and VL: 16 lanes.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI: 16 lanes.
+    Avx512Vnni,
+    /// The same without VNNI.
     Avx512,
     /// x86-64 with AVX2 and FMA: 8 lanes.
     Avx2,
@@ -32,6 +36,7 @@ impl Isa {
     /// As people write it.
     pub fn name(self) -> &'static str {
         match self {
+            Isa::Avx512Vnni => "AVX-512 VNNI",
             Isa::Avx512 => "AVX-512",
             Isa::Avx2 => "AVX2",
             Isa::Neon => "NEON",
@@ -49,6 +54,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             if avx2 && wide && is_x86_feature_detected!("avx512f") {
+                if is_x86_feature_detected!("avx512vnni") {
+                    found.push(Isa::Avx512Vnni);
+                }
                 found.push(Isa::Avx512);
             }
             if avx2 {

@@ -1,7 +1,8 @@
 //! The inner loops, compiled once for each instruction set.
 
 use super::Isa;
-use crate::loops::{attend, delta, gemm, norm, peak};
+use crate::loops::{attend, delta, gemm, integer, norm, peak, rounding};
+use crate::rounded;
 
 macro_rules! loops {
     ($($name:ident : $module:ident ( $($arg:ident : $type:ty),* $(,)? );)*) => {
@@ -31,7 +32,9 @@ macro_rules! loops {
         }
 
         #[cfg(target_arch = "x86_64")]
-        compiled!(avx512, crate::simd::avx512::Avx512, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
+        compiled!(vnni, crate::simd::avx512::Avx512<true>, [target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
+        #[cfg(target_arch = "x86_64")]
+        compiled!(avx512, crate::simd::avx512::Avx512<false>, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
         #[cfg(target_arch = "x86_64")]
         compiled!(avx2, crate::simd::avx2::Avx2, [target_feature(enable = "avx2,fma")]);
         #[cfg(target_arch = "aarch64")]
@@ -44,6 +47,14 @@ loops! {
     pack_panel: gemm(x: &[&[f32]], bits: usize, panel: &mut [f32]);
     gemm_block: gemm(matrix: &gemm::Matrix<'_>, outputs: std::ops::Range<usize>, panel: &[f32], out: &mut [f32]);
     unpack_row: gemm(matrix: &gemm::Matrix<'_>, row: usize, out: &mut [f32]);
+    round_row: rounding(x: &[f32], group: usize, row: &mut rounded::RowMut<'_>);
+    integer_block: integer(
+        matrix: &gemm::Matrix<'_>,
+        outputs: std::ops::Range<usize>,
+        rows: &[rounded::Row<'_>],
+        panel: &mut integer::Panel,
+        out: &mut [f32],
+    );
     silu_mul: norm(gate: &[f32], up: &[f32], out: &mut [f32]);
     rms_norm: norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
     gated_norm: norm(y: &[f32], z: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
@@ -51,7 +62,7 @@ loops! {
     conv_row: delta(rows: &[&[f32]], taps: &[&[f32]], out: &mut [f32]);
     l2_norm: delta(x: &[f32], eps: f32, scale: f32, out: &mut [f32]);
     dot_to: delta(a: &[f32], b: &[f32], out: &mut f32);
-    scan_row: delta(scan: &delta::RowScan<'_>, state: &mut [f32]);
+    scan_rows: delta(scan: &delta::RowScan<'_>, state: &mut [f32]);
     attend_block: attend(block: &attend::Block<'_>, heads: &mut attend::Heads<'_>);
     finish_heads: attend(heads: &attend::Heads<'_>, gates: &[&[f32]], out: &mut [f32]);
     read_through: peak(values: &[f32], streams: peak::Streams, sum: &mut f32);
@@ -65,6 +76,8 @@ impl Loops {
             return None;
         }
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => Some(vnni::LOOPS),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Some(avx512::LOOPS),
             #[cfg(target_arch = "x86_64")]

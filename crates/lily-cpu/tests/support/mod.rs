@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lily_cpu::{CpuDevice, CpuOptions, Isa};
+use lily_cpu::{CpuDevice, CpuOptions, Isa, Precision};
 use lily_model::testing::{model_in_memory, random_spec};
 use lily_model::{Forward, LogitRows, Model, Runner, RunnerOptions, SequenceId};
 
@@ -22,7 +22,16 @@ pub fn random_model(seed: u64) -> Arc<Model> {
 }
 
 pub fn runner(model: &Arc<Model>, threads: usize, isa: Option<Isa>) -> Runner<CpuDevice> {
-    let options = CpuOptions { threads: Some(threads), pin: false, isa, state_bytes: 1 << 30 };
+    runner_with(model, threads, isa, Precision::Exact)
+}
+
+pub fn runner_with(
+    model: &Arc<Model>,
+    threads: usize,
+    isa: Option<Isa>,
+    precision: Precision,
+) -> Runner<CpuDevice> {
+    let options = CpuOptions { threads: Some(threads), pin: false, isa, precision, state_bytes: 1 << 30 };
     let device = CpuDevice::new(&model.geometry, model.clone(), &options).unwrap();
     let options = RunnerOptions { context: 8192, max_chunk: 4096, max_decode_rows: 4 };
     Runner::new(model.geometry.clone(), model.weights.clone(), device, options)

@@ -99,9 +99,19 @@ pub(crate) struct ModelFlags {
     /// Threads of the device, if it is the CPU or the emulator [default: one for each processor that this process may use].
     #[arg(long, env = "LILY_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Rounding of activations.
-    #[arg(long, env = "LILY_PRECISION", value_enum, default_value = "exact")]
-    pub(crate) precision: Precision,
+    /// Rounding of activations [default: fast on the CPU, and exact for `lily logits` and on the emulator].
+    #[arg(long, env = "LILY_PRECISION", value_enum)]
+    pub(crate) precision: Option<Precision>,
+}
+
+impl ModelFlags {
+    /// The precision asked for, or the device's own.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision.unwrap_or(match self.device {
+            Device::Auto | Device::Cpu => Precision::Fast,
+            Device::Emu => Precision::Exact,
+        })
+    }
 }
 
 /// Room for tokens and state.
@@ -286,7 +296,7 @@ pub(crate) struct DoctorFlags {
 }
 
 /// `lily logits`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 The output holds `logits` f32 [positions, vocab_size] and `positions` i32 [positions]; its metadata `prefill_chunks` \
 (the lengths of the chunks, as a JSON list) and `decode_steps` say how they were made.

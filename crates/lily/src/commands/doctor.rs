@@ -64,7 +64,8 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
 
 /// Runs a few tokens of the demo model both ways and compares.
 fn try_cpu() -> Result<String> {
-    let flags = ModelFlags { model: None, device: Device::Cpu, threads: None, precision: Precision::Exact };
+    let flags =
+        ModelFlags { model: None, device: Device::Cpu, threads: None, precision: Some(Precision::Exact) };
     let (model, _) = setup::load_weights(None)?;
     let model = std::sync::Arc::new(model);
     let options = RunnerOptions { context: 64, max_chunk: 16, max_decode_rows: 1 };

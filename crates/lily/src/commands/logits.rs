@@ -14,7 +14,7 @@ use lily_model::{Forward, LogitRows, Model, RunnerOptions};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::DEMO_NOTICE;
-use crate::cli::LogitsFlags;
+use crate::cli::{LogitsFlags, Precision};
 use crate::setup;
 use crate::terminal::remark;
 
@@ -27,6 +27,9 @@ pub(crate) fn run(flags: &LogitsFlags) -> Result<ExitCode> {
         remark(DEMO_NOTICE);
     }
     let model = Arc::new(model);
+    let mut flags = flags.clone();
+    flags.model.precision.get_or_insert(Precision::Exact);
+    let flags = &flags;
     let target = Target::of(&flags.out)?;
     let tokens = read_tokens(flags, &model)?;
     let steps = Steps::new(tokens.len(), flags);

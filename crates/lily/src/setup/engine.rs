@@ -38,8 +38,8 @@ pub(crate) struct Started {
 
 /// What plans are built by, for the device and the precision that the flags ask for.
 pub(crate) fn profile(flags: &ModelFlags) -> Profile {
-    let activation = match flags.precision {
-        Precision::Exact => Activation::F32,
+    let activation = match flags.precision() {
+        Precision::Exact | Precision::Fast => Activation::F32,
         Precision::Bf16 => Activation::Bf16,
     };
     match flags.device {
@@ -68,16 +68,24 @@ fn cpu(
     flags: &ModelFlags,
     state_bytes: usize,
 ) -> Result<Box<dyn Device>> {
-    if flags.precision == Precision::Bf16 {
-        bail!("--precision bf16 is for --device emu; the CPU computes with --precision exact");
-    }
-    let options = cpu_options(flags, state_bytes);
+    let precision = match flags.precision() {
+        Precision::Exact => lily_cpu::Precision::Exact,
+        Precision::Fast => lily_cpu::Precision::Fast,
+        Precision::Bf16 => {
+            bail!("--precision bf16 is for --device emu; the CPU computes with --precision exact or fast")
+        }
+    };
+    let options = cpu_options(flags, precision, state_bytes);
     Ok(Box::new(CpuDevice::new(&model.geometry, model.clone(), &options).context("the CPU device")?))
 }
 
 /// How the CPU device works.
-pub(crate) fn cpu_options(flags: &ModelFlags, state_bytes: usize) -> CpuOptions {
-    CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, state_bytes }
+pub(crate) fn cpu_options(
+    flags: &ModelFlags,
+    precision: lily_cpu::Precision,
+    state_bytes: usize,
+) -> CpuOptions {
+    CpuOptions { threads: flags.threads.map(usize::from), pin: true, isa: None, precision, state_bytes }
 }
 
 #[cfg(feature = "emu")]
@@ -86,6 +94,9 @@ fn emulator(
     flags: &ModelFlags,
     state_bytes: usize,
 ) -> Result<(Weights, Box<dyn Device>)> {
+    if flags.precision() == Precision::Fast {
+        bail!("--precision fast is for --device cpu; the emulator computes with --precision exact or bf16");
+    }
     let threads = flags.threads.map(usize::from);
     let options = lily_emu::EmuOptions { profile: profile(flags), threads, seed: EMULATOR_SEED, state_bytes };
     let (weights, packing) = model.weights.packed();

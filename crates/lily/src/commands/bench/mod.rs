@@ -74,7 +74,7 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
         threads,
         precision: flags
             .model
-            .precision
+            .precision()
             .to_possible_value()
             .map_or_else(String::new, |v| v.get_name().to_owned()),
         model: name,
@@ -132,7 +132,7 @@ fn state_bytes(model: &Model, profile: &Profile, cases: &[Case]) -> usize {
 /// What memory and arithmetic give the threads of the device now.
 fn roof(flags: &BenchFlags, threads: usize) -> Result<Roof> {
     let bytes = Roof::read_bytes(threads).min(setup::machine().0 / 4);
-    let options = setup::cpu_options(&flags.model, 0);
+    let options = setup::cpu_options(&flags.model, lily_cpu::Precision::Exact, 0);
     Roof::measure(&options, bytes).context("the bandwidth of memory")
 }
 

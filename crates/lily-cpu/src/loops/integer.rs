@@ -1,0 +1,265 @@
+//! Products of rounded activations with four-bit matrices.
+//!
+//! With x = a q_x and w = s q_w + b in each group, w . x = sum over groups of (s a) (q_w . q_x) + b (a sum q_x). The dot
+//! product of integers is exact in any order. The rest is f32, and the same everywhere: group after group, for each first the
+//! multiply-add with s a, then the one with b.
+
+use std::ops::Range;
+
+use super::gemm::Matrix;
+use crate::rounded::{CHUNK, RUN, RUN_BYTES, Row};
+use crate::simd::{Dot, OUTPUTS, Packed};
+
+/// Sixteen matrix rows made ready for several activation rows.
+#[derive(Debug, Default)]
+pub(crate) struct Panel {
+    /// See [`Dot::widen`].
+    weights: Vec<Line>,
+    /// See [`Dot::transpose_scales`].
+    scales: Vec<Line>,
+    /// The activation rows of each tile, interleaved: see [`interleave`].
+    rows: Vec<Line>,
+}
+
+/// A cache line, so that vectors do not straddle two.
+#[repr(align(64))]
+#[derive(Clone, Copy, Debug)]
+struct Line(#[allow(dead_code)] [u8; 64]); // read and written through pointers only
+
+impl Panel {
+    /// Room for 16 rows of a matrix and for `rows` rows of activations.
+    fn fit(&mut self, matrix: &Matrix<'_>, rows: usize) -> Places {
+        let groups = matrix.cols / matrix.format.group;
+        let weights = matrix.cols.next_multiple_of(CHUNK) * OUTPUTS / 64;
+        let activations = (rows * (2 * matrix.cols.next_multiple_of(CHUNK) + 8 * groups)).div_ceil(64);
+        let lens = [weights, 2 * groups, activations];
+        for (lines, len) in [&mut self.weights, &mut self.scales, &mut self.rows].into_iter().zip(lens) {
+            if lines.len() < len {
+                lines.resize(len, Line([0; 64]));
+            }
+        }
+        Places {
+            weights: self.weights.as_mut_ptr().cast(),
+            scales: self.scales.as_mut_ptr().cast(),
+            rows: self.rows.as_mut_ptr().cast(),
+            groups,
+            runs: matrix.format.group / 8,
+        }
+    }
+}
+
+/// Where a panel is, and its sizes.
+#[derive(Clone, Copy)]
+struct Places {
+    weights: *mut u8,
+    scales: *mut f32,
+    rows: *mut u8,
+    groups: usize,
+    /// Of 8 inputs, in a group.
+    runs: usize,
+}
+
+impl Places {
+    /// Bytes that a row takes when it is interleaved with others.
+    fn row_bytes(&self) -> usize {
+        self.groups * (16 * self.runs + 8)
+    }
+}
+
+/// Rows of the next register tile, given how many are left: tiles are as even as they can be, because small ones leave the
+/// processor waiting for its own sums.
+fn tile_rows<S: Dot>(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(S::TILE))
+}
+
+/// Rows of a tile put together so that a tile reads them from one place to the next: for each group the runs of every row, run
+/// after run, then the scale of every row, and the sum of every row.
+///
+/// # Safety
+/// `out` has room for as many rows, whose sizes are those of `places`.
+#[inline(always)]
+unsafe fn interleave(rows: &[Row<'_>], places: &Places, out: *mut u8) {
+    /// A run of activations, moved at once.
+    type Run = [u64; RUN_BYTES / 8];
+    let count = rows.len();
+    let group_bytes = count * places.row_bytes() / places.groups;
+    for (r, row) in rows.iter().enumerate() {
+        // SAFETY: reads stay within the row's chunks and groups, writes within the row's share of `out`.
+        unsafe {
+            let mut from = row.values.as_ptr().cast::<Run>();
+            for g in 0..places.groups {
+                let mut to = out.add(g * group_bytes).cast::<Run>().add(r);
+                for _ in 0..places.runs {
+                    to.write_unaligned(from.read_unaligned());
+                    (from, to) = (from.add(1), to.add(count));
+                }
+                let to = out.add(g * group_bytes + count * places.runs * RUN_BYTES).cast::<f32>().add(r);
+                to.write(*row.scales.get_unchecked(g));
+                to.add(count).write(*row.sums.get_unchecked(g));
+            }
+        }
+    }
+}
+
+/// out[r, o] = row r . matrix row `outputs.start + o`; out is [rows, outputs.len()].
+#[inline(always)]
+pub(crate) fn integer_block<S: Dot>(
+    matrix: &Matrix<'_>,
+    outputs: Range<usize>,
+    rows: &[Row<'_>],
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
+    let groups = matrix.cols / matrix.format.group;
+    assert!(
+        matrix.format.bits == 4 && outputs.end * matrix.format.row_bytes(matrix.cols) <= matrix.weight.len()
+    );
+    let scale_bytes = outputs.end * matrix.format.scale_bytes(matrix.cols);
+    assert!(scale_bytes <= matrix.scales.len() && scale_bytes <= matrix.biases.len());
+    for row in rows {
+        assert!(row.values.len() == matrix.cols.next_multiple_of(CHUNK) / RUN * RUN_BYTES);
+        assert!(row.scales.len() == groups && row.sums.len() == groups);
+    }
+    assert!(out.len() == rows.len() * outputs.len());
+    let width = outputs.len();
+    let in_place = rows.len() <= S::IN_PLACE;
+    let places = panel.fit(matrix, rows.len());
+    if in_place {
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: as below: what a row takes when it is interleaved is enough for its values.
+            unsafe { S::spread(row, places.rows.add(r * places.row_bytes()).cast()) };
+        }
+    }
+    let rows_left = |r: usize| rows.len() - r;
+    let mut r = 0;
+    while r < rows.len() && !in_place {
+        let count = tile_rows::<S>(rows.len() - r);
+        // SAFETY: there is room for all rows (`Panel::fit`), each of which has the sizes of the matrix (asserted).
+        unsafe { interleave(&rows[r..r + count], &places, places.rows.add(r * places.row_bytes())) };
+        r += count;
+    }
+    for first in (0..width).step_by(OUTPUTS) {
+        let packed = packed(matrix, outputs.start + first..outputs.end);
+        let count = OUTPUTS.min(width - first);
+        let mut block = [0.0f32; OUTPUTS];
+        if in_place {
+            for (r, row) in rows.iter().enumerate() {
+                // SAFETY: matrix rows and the row have `cols` values and their scales (asserted), the panel has room for
+                // the scales; the processor has `S` (the contract of the loops).
+                unsafe {
+                    let x = places.rows.add(r * places.row_bytes());
+                    S::store_floats(block.as_mut_ptr(), S::in_place(&packed, places.scales, row, x.cast()));
+                }
+                out[r * width + first..][..count].copy_from_slice(&block[..count]);
+            }
+            continue;
+        }
+        // SAFETY: as above, and the panel has room for whole chunks.
+        unsafe {
+            S::transpose_scales(&packed, places.scales);
+            for chunk in 0..matrix.cols.div_ceil(CHUNK) {
+                S::widen(&packed, chunk * 16, places.weights.add(chunk * CHUNK * OUTPUTS));
+            }
+        }
+        let mut r = 0;
+        while r < rows.len() {
+            let out = &mut out[r * width + first..];
+            // SAFETY: the rows from r on were interleaved for this tile; the processor has `S`.
+            unsafe {
+                let rows = places.rows.add(r * places.row_bytes());
+                match tile_rows::<S>(rows_left(r)) {
+                    12 => tile::<S, 12>(&places, rows, out, width, count),
+                    11 => tile::<S, 11>(&places, rows, out, width, count),
+                    10 => tile::<S, 10>(&places, rows, out, width, count),
+                    9 => tile::<S, 9>(&places, rows, out, width, count),
+                    8 => tile::<S, 8>(&places, rows, out, width, count),
+                    7 => tile::<S, 7>(&places, rows, out, width, count),
+                    6 => tile::<S, 6>(&places, rows, out, width, count),
+                    5 => tile::<S, 5>(&places, rows, out, width, count),
+                    4 => tile::<S, 4>(&places, rows, out, width, count),
+                    3 => tile::<S, 3>(&places, rows, out, width, count),
+                    2 => tile::<S, 2>(&places, rows, out, width, count),
+                    _ => tile::<S, 1>(&places, rows, out, width, count),
+                }
+            }
+            r += tile_rows::<S>(rows_left(r));
+        }
+    }
+}
+
+/// The first 16 of some matrix rows; the last again where there are fewer.
+#[inline(always)]
+fn packed(matrix: &Matrix<'_>, rows: Range<usize>) -> Packed {
+    let (w, s) = (matrix.format.row_bytes(matrix.cols), matrix.format.scale_bytes(matrix.cols));
+    let at = |bytes: &[u8], size: usize| {
+        let mut all = [bytes.as_ptr(); OUTPUTS];
+        for (o, at) in all.iter_mut().enumerate() {
+            // at or before the last row, whose bytes the caller has checked
+            *at = at.wrapping_add((rows.start + o).min(rows.end - 1) * size);
+        }
+        all
+    };
+    Packed {
+        weights: at(matrix.weight, w),
+        scales: at(matrix.scales, s),
+        biases: at(matrix.biases, s),
+        cols: matrix.cols,
+        group: matrix.format.group,
+    }
+}
+
+/// R interleaved rows against the panel: `out[r * stride..][..count]`.
+///
+/// # Safety
+/// The panel and the rows are as `places` says; the processor has `S`.
+#[inline(always)]
+unsafe fn tile<S: Dot, const R: usize>(
+    places: &Places,
+    rows: *const u8,
+    out: &mut [f32],
+    stride: usize,
+    count: usize,
+) {
+    let mut blocks = [[0.0f32; OUTPUTS]; R];
+    // SAFETY: the caller's promise: for each group R times 16 bytes a run and 2 R f32, and 128 bytes of weights for each run and
+    // 32 f32 of scales and biases for each group.
+    unsafe {
+        let (mut x, mut weights, mut scales) =
+            (rows, places.weights.cast_const(), places.scales.cast_const());
+        let mut floats = [S::no_floats(); R];
+        for _ in 0..places.groups {
+            let mut sums = [S::no_sums(); R];
+            for half in [0, RUN] {
+                for run in 0..places.runs {
+                    for odd in 0..2 {
+                        let weights = weights.add(128 * run + 64 * odd);
+                        let x = x.add(RUN_BYTES * R * run + half + 4 * odd);
+                        for r in 0..R {
+                            sums[r] = S::dot(sums[r], weights, x.add(RUN_BYTES * r).cast());
+                        }
+                    }
+                }
+                if half == 0 {
+                    for r in 0..R {
+                        sums[r] = S::shift(sums[r]);
+                    }
+                }
+            }
+            x = x.add(RUN_BYTES * R * places.runs);
+            let of_rows = x.cast::<f32>();
+            for r in 0..R {
+                let (a, sum) = (of_rows.add(r).read(), of_rows.add(R + r).read());
+                floats[r] = S::scale(sums[r], scales, scales.add(16), a, sum, floats[r]);
+            }
+            x = x.add(8 * R);
+            weights = weights.add(128 * places.runs);
+            scales = scales.add(32);
+        }
+        for r in 0..R {
+            S::store_floats(blocks[r].as_mut_ptr(), floats[r]);
+        }
+    }
+    for (r, block) in blocks.iter().enumerate() {
+        out[r * stride..][..count].copy_from_slice(&block[..count]);
+    }
+}

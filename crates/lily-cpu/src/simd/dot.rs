@@ -1,0 +1,100 @@
+//! Integer dot products of sixteen outputs at once, each in a lane of its own.
+
+use super::Simd;
+use crate::rounded::Row;
+
+/// Outputs of a block of an integer product.
+pub(crate) const OUTPUTS: usize = 16;
+
+/// Four-bit matrix rows, in the file's own layout: addresses of the packed values, scales and biases of each output.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed {
+    pub(crate) weights: [*const u8; OUTPUTS],
+    pub(crate) scales: [*const u8; OUTPUTS],
+    pub(crate) biases: [*const u8; OUTPUTS],
+    pub(crate) cols: usize,
+    pub(crate) group: usize,
+}
+
+/// Sums of integers and of f32 for [`OUTPUTS`] outputs.
+///
+/// # Safety
+/// As for [`Simd`]; pointers must be valid for the values that each function names.
+pub(crate) unsafe trait Dot: Simd {
+    /// 16 i32.
+    type Sums: Copy;
+    /// 16 f32.
+    type Floats: Copy;
+    /// The most rows that [`Dot::in_place`] takes; 0 where it does not exist.
+    const IN_PLACE: usize = 0;
+    /// The most rows of a register tile.
+    const TILE: usize;
+
+    unsafe fn no_sums() -> Self::Sums;
+    unsafe fn no_floats() -> Self::Floats;
+    /// `sums[o] += weights[4 o..][..4] . x[..4]`: 64 unsigned weights below 16, 4 signed x.
+    unsafe fn dot(sums: Self::Sums, weights: *const u8, x: *const i8) -> Self::Sums;
+    /// `sums[o] * 256`.
+    unsafe fn shift(sums: Self::Sums) -> Self::Sums;
+    /// `sums[o] * (scales[o] * x) + floats[o]`, and then `biases[o] * sum` on top: the product of scales is rounded, then each
+    /// multiply-add as [`Simd::fma`] rounds.
+    unsafe fn scale(
+        sums: Self::Sums,
+        scales: *const f32,
+        biases: *const f32,
+        x: f32,
+        sum: f32,
+        floats: Self::Floats,
+    ) -> Self::Floats;
+    unsafe fn store_floats(p: *mut f32, floats: Self::Floats);
+
+    /// Widens the values of inputs `8 * from..8 * (from + 16)` (those below `cols`; 0 behind them) of 16 rows: for each run of 8
+    /// inputs the 4 even ones of each output, then the 4 odd ones: 128 bytes.
+    unsafe fn widen(packed: &Packed, from: usize, panel: *mut u8) {
+        // SAFETY: rows hold `cols` values, a multiple of 8, and the panel 16 runs.
+        unsafe {
+            for run in 0..16 {
+                for o in 0..OUTPUTS {
+                    for i in 0..4 {
+                        let inside = 8 * (from + run) < packed.cols;
+                        let byte =
+                            if inside { packed.weights[o].add(4 * (from + run) + i).read() } else { 0 };
+                        panel.add(run * 128 + 4 * o + i).write(byte & 15);
+                        panel.add(run * 128 + 64 + 4 * o + i).write(byte >> 4);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Scales and biases as f32: for each group 16 scales, then 16 biases.
+    unsafe fn transpose_scales(packed: &Packed, out: *mut f32) {
+        // SAFETY: rows hold `cols / group` scales and biases in bf16, and `out` 32 f32 a group.
+        unsafe {
+            for g in 0..packed.cols / packed.group {
+                for o in 0..OUTPUTS {
+                    let value = |p: *const u8| {
+                        lily_kernels::bf16_to_f32(p.cast::<u16>().add(g).read_unaligned().to_le())
+                    };
+                    out.add(32 * g + o).write(value(packed.scales[o]));
+                    out.add(32 * g + 16 + o).write(value(packed.biases[o]));
+                }
+            }
+        }
+    }
+
+    /// Puts a row's values where [`Dot::in_place`] wants them, as many bytes as they are.
+    unsafe fn spread(_row: &Row<'_>, _out: *mut i8) {
+        unreachable!("IN_PLACE is 0")
+    }
+
+    /// The products of 16 matrix rows with one row, whose values are also spread, without a panel of matrix rows: the same bits.
+    unsafe fn in_place(
+        _packed: &Packed,
+        _scales: *mut f32,
+        _x: &Row<'_>,
+        _spread: *const i8,
+    ) -> Self::Floats {
+        unreachable!("IN_PLACE is 0")
+    }
+}
