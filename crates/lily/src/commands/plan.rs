@@ -25,7 +25,8 @@ pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
     let plan = build(flags, target)?;
     let cost = PlanCost::of(target, &plan);
     if flags.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&cost)?)?;
+        let json = Json { cost: &cost, off: off(&profile) };
+        writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
     } else {
         write!(out, "{}", text(&name, &profile, &plan, &cost))?;
     }
@@ -49,6 +50,21 @@ fn profile(flags: &PlanFlags) -> Result<Profile> {
         };
     }
     Ok(profile)
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    cost: &'a PlanCost,
+    /// Mechanisms that are off.
+    off: Vec<&'static str>,
+}
+
+/// The mechanisms that a GPU's plan does without: those named, and those that its profile has off.
+fn off(profile: &Profile) -> Vec<&'static str> {
+    let off = Switch::ALL.into_iter().filter(|s| profile.is_gpu() && !profile.has(*s));
+    off.map(Switch::name).collect()
 }
 
 /// Sizes, tensors and name of what is planned for.
@@ -114,14 +130,19 @@ fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost) -> String {
         plan::Phase::Prefill => "prefill",
         plan::Phase::Decode => "decode",
     };
+    let without = match off(profile).join(", ") {
+        none if none.is_empty() => none,
+        names => format!(", without {names}"),
+    };
     let mut lines = vec![
         format!(
-            "{name}, {} on {}: {rows} row{}, context {}, activations {}",
+            "{name}, {} on {}: {rows} row{}, context {}, activations {}{}",
             phase,
             profile.name,
             if rows == 1 { "" } else { "s" },
             plan.context,
-            plan.activation.name()
+            plan.activation.name(),
+            without
         ),
         String::new(),
         format!(
