@@ -20,8 +20,8 @@ pub(crate) enum Device {
 pub(crate) enum Precision {
     /// float32 activations: agrees with the reference model to its own rounding.
     Exact,
-    /// 16-bit integer activations in products with 4-bit matrices, except where experts are chosen; up to twice as fast, with
-    /// nearly always the same most probable token: --device cpu only.
+    /// 16-bit integer activations in products with 4-bit matrices, except where experts are chosen; nearly always with
+    /// the same most probable token: --device cpu only.
     Fast,
     /// 16-bit activations (attention and its cache in bfloat16, others in float16), with sums, gates and states in float32: --device emu
     /// only.
