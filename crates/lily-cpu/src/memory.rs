@@ -147,10 +147,7 @@ impl<'a> Args<'a> {
 
     /// A plain tensor as f32.
     pub(crate) fn plain(&self, i: usize, kind: PlainType, out: &mut [f32]) {
-        let bytes = self.bytes(i);
-        for (j, out) in out.iter_mut().enumerate() {
-            *out = kind.get(bytes, j);
-        }
+        kind.read(self.bytes(i), 0, out);
     }
 
     fn mutable(&self, i: usize) -> (*mut u8, usize) {

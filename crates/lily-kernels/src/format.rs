@@ -97,6 +97,23 @@ impl PlainType {
         }
     }
 
+    /// Elements `first..first + out.len()`.
+    pub fn read(self, bytes: &[u8], first: usize, out: &mut [f32]) {
+        let bytes = &bytes[first * self.bytes()..][..out.len() * self.bytes()];
+        match self {
+            PlainType::Bf16 => {
+                for (b, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
+                    *out = bf16_to_f32(u16::from_le_bytes(*b));
+                }
+            }
+            PlainType::F32 => {
+                for (b, out) in bytes.as_chunks::<4>().0.iter().zip(out) {
+                    *out = f32::from_le_bytes(*b);
+                }
+            }
+        }
+    }
+
     /// The bytes of values in this type (rounded to nearest even).
     pub fn encode(self, values: &[f32]) -> Vec<u8> {
         match self {

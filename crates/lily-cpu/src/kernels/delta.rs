@@ -25,11 +25,12 @@ pub(crate) fn conv_silu(k: &ConvSilu, t: Task<'_>) {
     let raw = &raw[slot * k.rows * k.channels..][..k.rows * k.channels];
 
     // weights come as [channels, taps]; the loop wants each tap's channels side by side
-    let taps = sized(&mut t.scratch.plain, k.taps * width);
-    let bytes = t.args.bytes(1);
-    for c in 0..width {
-        for j in 0..k.taps {
-            taps[j * width + c] = k.weight.get(bytes, (first + c) * k.taps + j);
+    let weight = sized(&mut t.scratch.plain, k.taps * width);
+    k.weight.read(t.args.bytes(1), first * k.taps, weight);
+    let taps = sized(&mut t.scratch.out, k.taps * width);
+    for (c, weight) in weight.chunks_exact(k.taps).enumerate() {
+        for (j, w) in weight.iter().enumerate() {
+            taps[j * width + c] = *w;
         }
     }
     let taps: Vec<&[f32]> = taps.chunks_exact(width).collect();

@@ -124,10 +124,11 @@ pub(crate) fn integer_block<S: Dot>(
     let width = outputs.len();
     let in_place = rows.len() <= S::IN_PLACE;
     let places = panel.fit(matrix, rows.len());
-    if in_place {
+    if in_place && width > 0 {
+        let any = packed(matrix, outputs.clone());
         for (r, row) in rows.iter().enumerate() {
             // SAFETY: as below: what a row takes when it is interleaved is enough for its values.
-            unsafe { S::spread(row, places.rows.add(r * places.row_bytes()).cast()) };
+            unsafe { S::spread(&any, row, places.rows.add(r * places.row_bytes()).cast()) };
         }
     }
     let rows_left = |r: usize| rows.len() - r;
@@ -148,7 +149,9 @@ pub(crate) fn integer_block<S: Dot>(
                 // the scales; the processor has `S` (the contract of the loops).
                 unsafe {
                     let x = places.rows.add(r * places.row_bytes());
-                    S::store_floats(block.as_mut_ptr(), S::in_place(&packed, places.scales, row, x.cast()));
+                    let sums = places.weights.cast();
+                    let floats = S::in_place(&packed, places.scales, sums, row, x.cast());
+                    S::store_floats(block.as_mut_ptr(), floats);
                 }
                 out[r * width + first..][..count].copy_from_slice(&block[..count]);
             }
@@ -261,5 +264,61 @@ unsafe fn tile<S: Dot, const R: usize>(
     }
     for (r, block) in blocks.iter().enumerate() {
         out[r * stride..][..count].copy_from_slice(&block[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::QuantFormat;
+    use lily_kernels::random::Random;
+
+    use super::{Matrix, Panel};
+    use crate::memory::Block;
+    use crate::rounded::{RowShape, Rows};
+    use crate::simd::{Isa, Loops};
+
+    /// Widths around a chunk, four, eight of them; what a panel gives is held against f64 by the tests of kernels.
+    #[test]
+    fn a_row_alone_has_the_bits_that_it_has_beside_others() {
+        let mut random = Random::new(11);
+        for cols in [128, 256, 512, 640, 896, 1024, 1152, 2048, 3072] {
+            for group in [32, 64, 128] {
+                let format = QuantFormat { bits: 4, group };
+                let outputs = 37;
+                let q = random.quantized(outputs, cols, format);
+                let x = random.values(3 * cols, 1.0);
+                let shape = RowShape { cols, group };
+                for isa in Isa::available() {
+                    let loops = Loops::new(isa).unwrap();
+                    let mut memory = Block::default();
+                    memory.grow(3 * shape.bytes()).unwrap();
+                    // SAFETY: the block is aligned and long enough, and nobody else knows of it.
+                    let rows = unsafe { Rows::new(memory.as_mut_ptr(), 3, shape) };
+                    for (r, x) in x.chunks(cols).enumerate() {
+                        // SAFETY: as above; the loops belong to this processor.
+                        unsafe { (loops.round_row)(x, group, &mut rows.write(r)) };
+                    }
+                    let matrix =
+                        Matrix { weight: &q.weight, scales: &q.scales, biases: &q.biases, cols, format };
+                    let mut panel = Panel::default();
+                    let mut product = |rows: &[_], part: std::ops::Range<usize>| {
+                        let mut out = vec![0.0; rows.len() * part.len()];
+                        // SAFETY: the loops belong to this processor.
+                        unsafe { (loops.integer_block)(&matrix, part, rows, &mut panel, &mut out) };
+                        out.iter().map(|y| y.to_bits()).collect::<Vec<_>>()
+                    };
+                    let together = product(&[rows.row(0), rows.row(1), rows.row(2)], 0..outputs);
+                    for r in 0..3 {
+                        let mut alone = product(&[rows.row(r)], 0..21);
+                        alone.extend(product(&[rows.row(r)], 21..outputs));
+                        let name = isa.name();
+                        assert!(
+                            alone == together[r * outputs..][..outputs],
+                            "{name}, {cols} inputs in groups of {group}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

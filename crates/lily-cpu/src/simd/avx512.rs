@@ -203,19 +203,35 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         let groups = packed.cols / packed.group;
         // SAFETY: a row's scales and biases are loaded up to their end, and written for groups below `groups`.
         unsafe {
-            for line in (0..2 * OUTPUTS * groups).step_by(64) {
-                // of the rows behind these; fetching touches no memory
+            let bytes = 2 * OUTPUTS * groups;
+            for line in (0..bytes).step_by(64) {
+                // of rows behind these; fetching touches no memory
                 for rows in [&packed.scales, &packed.biases] {
-                    let next = rows[0].wrapping_add(2 * OUTPUTS * groups + line);
+                    let next = rows[0].wrapping_add(BLOCKS_AHEAD * bytes + line);
                     _mm_prefetch::<_MM_HINT_T1>(next.cast());
                 }
             }
-            for from in (0..groups).step_by(8) {
+            // a bf16 is the upper half of an f32: of each pair the first group is the low half
+            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            let whole = groups / 32 * 32;
+            for from in (0..whole).step_by(32) {
+                for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
+                    let mut all = [_mm512_setzero_si512(); OUTPUTS];
+                    for o in 0..OUTPUTS {
+                        all[o] = _mm512_loadu_si512(rows[o].add(2 * from).cast());
+                    }
+                    let pairs = transpose(all);
+                    for pair in 0..16 {
+                        let out = out.add(32 * (from + 2 * pair));
+                        _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(pairs[pair], 16));
+                        _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(pairs[pair], upper));
+                    }
+                }
+            }
+            for from in (whole..groups).step_by(8) {
                 let left = (groups - from).min(8);
                 for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
                     for (pair, both) in transpose_eights(rows, 2 * from, left).into_iter().enumerate() {
-                        // a bf16 is the upper half of an f32: of each pair the first group is the low half
-                        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
                         let (g, out) = (2 * pair, out.add(32 * (from + 2 * pair)));
                         if g < left {
                             _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(both, 16));
@@ -229,14 +245,18 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         }
     }
 
-    /// Of each chunk the four parts of its runs apart.
+    /// Of each chunk the four parts of its runs apart; where chunks meet in pairs, see [`meet_pair`], first the runs that
+    /// come from even quarters of both.
     #[inline(always)]
-    unsafe fn spread(row: &Row<'_>, out: *mut i8) {
+    unsafe fn spread(packed: &Packed, row: &Row<'_>, out: *mut i8) {
+        let pairs = in_pairs(packed);
         for (i, run) in row.values.chunks_exact(RUN_BYTES).enumerate() {
+            let (chunk, within) =
+                if pairs { (i / 32 * 2 + i / 4 % 2, i / 8 % 4 * 4 + i % 4) } else { (i / 16, i % 16) };
             for part in 0..4 {
-                // SAFETY: a run's parts go to its own places in its chunk.
+                // SAFETY: a run's parts go to its own places in its chunk, or its pair of chunks.
                 unsafe {
-                    let at = out.add(i / 16 * 2 * CHUNK + 64 * part + i % 16 * 4);
+                    let at = out.add(2 * CHUNK * chunk + 64 * part + 4 * within);
                     at.cast::<u32>()
                         .write_unaligned(run.as_ptr().add(4 * part).cast::<u32>().read_unaligned());
                 }
@@ -244,68 +264,195 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         }
     }
 
-    /// Of each matrix row 64 bytes at a time meet a chunk: 16 sums of 8 inputs, which are then added to sums of 32 inputs
-    /// while they are transposed, so that lanes are outputs.
+    /// Row after row, because memory is fastest from one line to the next: a row's chunks leave sums of some inputs each,
+    /// and only sums of 16 rows are transposed, so that lanes are outputs.
     #[inline(always)]
-    unsafe fn in_place(packed: &Packed, scales: *mut f32, x: &Row<'_>, spread: *const i8) -> Self::Floats {
+    unsafe fn in_place(
+        packed: &Packed,
+        scales: *mut f32,
+        sums: *mut i32,
+        x: &Row<'_>,
+        spread: *const i8,
+    ) -> Self::Floats {
         // SAFETY: weights are loaded up to the end of their rows, x and its scales within theirs (the caller has checked
-        // their lengths); fetching ahead touches nothing.
+        // their lengths), sums where there is room for them.
         unsafe {
-            Self::transpose_scales(packed, scales);
-            let low = _mm512_set1_epi8(15);
-            let mut floats = _mm512_setzero_ps();
-            for chunk in 0..packed.cols.div_ceil(CHUNK) {
-                let inside = mask_bytes(packed.cols / 2 - 64 * chunk);
-                let x_at = |part: usize| _mm512_loadu_si512(spread.add(2 * CHUNK * chunk + 64 * part).cast());
-                let (even, odd, even_low, odd_low) = (x_at(0), x_at(1), x_at(2), x_at(3));
-                let mut sums = [_mm512_setzero_si512(); OUTPUTS];
-                for o in 0..OUTPUTS {
-                    let at = packed.weights[o].add(64 * chunk);
-                    fetch_ahead(packed, chunk, o);
-                    let bytes = _mm512_maskz_loadu_epi8(inside, at.cast());
-                    let of_even = _mm512_and_si512(bytes, low);
-                    let of_odd = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
-                    let high = multiply::<VNNI>(_mm512_setzero_si512(), of_even, even);
-                    let high = Self::shift(multiply::<VNNI>(high, of_odd, odd));
-                    sums[o] = multiply::<VNNI>(multiply::<VNNI>(high, of_even, even_low), of_odd, odd_low);
-                }
-                let quarters = add_runs(sums);
-                let mut group = |g: usize, sums: __m512i| {
-                    let scales = scales.add(32 * g);
-                    let (a, sum) = (*x.scales.get_unchecked(g), *x.sums.get_unchecked(g));
-                    floats = Self::scale(sums, scales, scales.add(16), a, sum, floats);
-                };
-                let all = x.scales.len();
-                match packed.group {
-                    32 => {
-                        for (i, quarter) in quarters.into_iter().enumerate() {
-                            if 4 * chunk + i < all {
-                                group(4 * chunk + i, quarter);
-                            }
-                        }
-                    }
-                    64 => {
-                        group(2 * chunk, _mm512_add_epi32(quarters[0], quarters[1]));
-                        if 2 * chunk + 1 < all {
-                            group(2 * chunk + 1, _mm512_add_epi32(quarters[2], quarters[3]));
-                        }
-                    }
-                    _ => {
-                        let first = _mm512_add_epi32(quarters[0], quarters[1]);
-                        let last = _mm512_add_epi32(quarters[2], quarters[3]);
-                        group(chunk, _mm512_add_epi32(first, last));
-                    }
-                }
+            let pairs = in_pairs(packed);
+            if pairs {
+                row_sums_in_pairs::<VNNI>(packed, sums, spread);
+            } else {
+                row_sums::<VNNI>(packed, sums, spread);
             }
-            floats
+            Self::transpose_scales(packed, scales);
+            // sums of 64 inputs, or of 32
+            match packed.group / if pairs { 64 } else { 32 } {
+                1 => finish::<VNNI, 1>(sums, scales, x),
+                2 => finish::<VNNI, 2>(sums, scales, x),
+                _ => finish::<VNNI, 4>(sums, scales, x),
+            }
         }
     }
 }
 
-/// How far ahead of their use weights are fetched into the second-level cache, in bytes: rows are read side by side, which no
-/// processor's own prefetching follows. On a Zen 4 server, weights from memory: 21 GB/s, 17 at twice the distance, 14 into the
-/// first level, 9 without.
+/// What sums of 16 rows come to, of which a group has `EACH`.
+#[inline(always)]
+unsafe fn finish<const VNNI: bool, const EACH: usize>(
+    sums: *const i32,
+    scales: *const f32,
+    x: &Row<'_>,
+) -> __m512 {
+    let groups = x.scales.len();
+    let each = OUTPUTS / EACH;
+    // SAFETY: the caller's sums are 256 for every 16 / EACH groups, also begun ones, its scales 32 a group.
+    unsafe {
+        let mut floats = _mm512_setzero_ps();
+        for step in 0..groups.div_ceil(each) {
+            let mut rows = [_mm512_setzero_si512(); OUTPUTS];
+            for o in 0..OUTPUTS {
+                rows[o] = _mm512_loadu_si512(sums.add(16 * (OUTPUTS * step + o)).cast());
+            }
+            let columns = transpose(rows);
+            for i in 0..each {
+                let g = each * step + i;
+                if g >= groups {
+                    break;
+                }
+                let mut sums = _mm512_setzero_si512();
+                for part in EACH * i..EACH * (i + 1) {
+                    sums = _mm512_add_epi32(sums, columns[part % 4 * 4 + part / 4]); // see `add_runs`
+                }
+                let scales = scales.add(32 * g);
+                let (a, sum) = (*x.scales.get_unchecked(g), *x.sums.get_unchecked(g));
+                floats = Avx512::<VNNI>::scale(sums, scales, scales.add(16), a, sum, floats);
+            }
+        }
+        floats
+    }
+}
+
+/// Whether chunks of a row meet activations in pairs, which takes fewer steps a chunk: where groups are at least two quarters
+/// of a chunk, and rows whole steps of four pairs.
+#[inline(always)]
+fn in_pairs(packed: &Packed) -> bool {
+    packed.group >= 64 && packed.cols.is_multiple_of(8 * CHUNK)
+}
+
+/// For each four chunks of each of 16 rows, [`add_runs`] of what they leave: row after row, then the next four chunks.
+#[inline(always)]
+unsafe fn row_sums<const VNNI: bool>(packed: &Packed, sums: *mut i32, x: *const i8) {
+    // SAFETY: the caller's rows have `cols` weights, and x as many values, spread; sums has room for 256 i32 of every four
+    // chunks, also begun ones.
+    unsafe {
+        let whole = packed.cols / (4 * CHUNK);
+        for o in 0..OUTPUTS {
+            let (mut row, mut x, mut sums) = (packed.weights[o], x, sums.add(16 * o));
+            for _ in 0..whole {
+                let [a, b, c, d] = load_ahead(row);
+                let runs = [
+                    meet::<VNNI>(a, x),
+                    meet::<VNNI>(b, x.add(2 * CHUNK)),
+                    meet::<VNNI>(c, x.add(4 * CHUNK)),
+                    meet::<VNNI>(d, x.add(6 * CHUNK)),
+                ];
+                _mm512_storeu_si512(sums.cast(), add_runs(runs));
+                (row, x, sums) = (row.add(4 * 64), x.add(8 * CHUNK), sums.add(16 * OUTPUTS));
+            }
+            let left = packed.cols / 2 - 4 * 64 * whole;
+            if left > 0 {
+                let mut runs = [_mm512_setzero_si512(); 4];
+                for i in 0..left.div_ceil(64) {
+                    let bytes = _mm512_maskz_loadu_epi8(mask_bytes(left - 64 * i), row.add(64 * i).cast());
+                    runs[i] = meet::<VNNI>(bytes, x.add(2 * CHUNK * i));
+                }
+                _mm512_storeu_si512(sums.cast(), add_runs(runs));
+            }
+        }
+    }
+}
+
+/// The same for each eight chunks, where [`in_pairs`] holds.
+#[inline(always)]
+unsafe fn row_sums_in_pairs<const VNNI: bool>(packed: &Packed, sums: *mut i32, x: *const i8) {
+    // SAFETY: as for `row_sums`; rows are whole steps of eight chunks.
+    unsafe {
+        for o in 0..OUTPUTS {
+            let (mut row, mut x, mut sums) = (packed.weights[o], x, sums.add(16 * o));
+            for _ in 0..packed.cols / (8 * CHUNK) {
+                let [a, b, c, d] = load_ahead(row);
+                let (first, second) = (meet_pair::<VNNI>(a, b, x), meet_pair::<VNNI>(c, d, x.add(4 * CHUNK)));
+                let [a, b, c, d] = load_ahead(row.add(4 * 64));
+                let x_next = x.add(8 * CHUNK);
+                let (third, fourth) =
+                    (meet_pair::<VNNI>(a, b, x_next), meet_pair::<VNNI>(c, d, x_next.add(4 * CHUNK)));
+                _mm512_storeu_si512(sums.cast(), add_runs([first, second, third, fourth]));
+                (row, x, sums) = (row.add(8 * 64), x.add(16 * CHUNK), sums.add(16 * OUTPUTS));
+            }
+        }
+    }
+}
+
+/// Four chunks of weights; fetches those [`AHEAD`] of them.
+#[inline(always)]
+unsafe fn load_ahead(row: *const u8) -> [__m512i; 4] {
+    // SAFETY: the caller's row has these bytes; fetching ahead touches nothing, wherever the address lies.
+    unsafe {
+        let mut chunks = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(AHEAD + 64 * i).cast());
+            chunks[i] = _mm512_loadu_si512(row.add(64 * i).cast());
+        }
+        chunks
+    }
+}
+
+/// The products of a chunk of weights with one of activations: 16 sums of 8 inputs.
+#[inline(always)]
+unsafe fn meet<const VNNI: bool>(bytes: __m512i, x: *const i8) -> __m512i {
+    // SAFETY: the caller's chunk of activations is spread (see `Dot::spread`), and its processor has the instructions.
+    unsafe {
+        let x = |part: usize| _mm512_loadu_si512(x.add(64 * part).cast());
+        let (even, odd) = nibbles(bytes);
+        let high = multiply::<VNNI>(_mm512_setzero_si512(), even, x(0));
+        let high = _mm512_slli_epi32::<8>(multiply::<VNNI>(high, odd, x(1)));
+        multiply::<VNNI>(multiply::<VNNI>(high, even, x(2)), odd, x(3))
+    }
+}
+
+/// The products of two chunks of weights with two of activations. In each, 64 inputs are two quarters: of both chunks the even
+/// quarters are put together, and the odd ones, so that the sums of either can be added: a quarter's four sums, of 16 inputs
+/// each, are one of 64 inputs then.
+#[inline(always)]
+unsafe fn meet_pair<const VNNI: bool>(a: __m512i, b: __m512i, x: *const i8) -> __m512i {
+    // SAFETY: as for `meet`.
+    unsafe {
+        let x = |part: usize| _mm512_loadu_si512(x.add(64 * part).cast());
+        let (even, odd) = nibbles(_mm512_shuffle_i32x4::<0x88>(a, b));
+        let (even_b, odd_b) = nibbles(_mm512_shuffle_i32x4::<0xdd>(a, b));
+        let high = multiply::<VNNI>(_mm512_setzero_si512(), even, x(0));
+        let high = multiply::<VNNI>(multiply::<VNNI>(high, odd, x(1)), even_b, x(4));
+        let high = _mm512_slli_epi32::<8>(multiply::<VNNI>(high, odd_b, x(5)));
+        let all = multiply::<VNNI>(multiply::<VNNI>(high, even, x(2)), odd, x(3));
+        multiply::<VNNI>(multiply::<VNNI>(all, even_b, x(6)), odd_b, x(7))
+    }
+}
+
+/// The low and the high four bits of each byte: weights with even numbers, and odd ones.
+#[inline(always)]
+unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
+    // SAFETY: the caller's processor has AVX-512.
+    unsafe {
+        let low = _mm512_set1_epi8(15);
+        (_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low))
+    }
+}
+
+/// How far ahead of their use weights are fetched into the second-level cache, in bytes. On a Zen 4 server, weights from memory
+/// through one thread: 27 GB/s at 8, 16 and 32 KiB, 21 at 4, 23 without.
 const AHEAD: usize = 16 << 10;
+
+/// How many blocks of [`OUTPUTS`] rows ahead scales are fetched: at one block, products of 2,048 inputs took a seventh longer;
+/// at 8 and 16 as long as at 4.
+const BLOCKS_AHEAD: usize = 4;
 
 /// Fetches a line of what follows these rows in memory: of each chunk as many lines as there are rows, from one to the next.
 #[inline(always)]
@@ -415,19 +562,15 @@ unsafe fn transpose_quarters(rows: [__m512i; 4]) -> [__m512i; 4] {
     }
 }
 
-/// For each quarter of the lanes, the sum of its 4 values of every row: lanes are rows.
+/// For each quarter of the lanes the sums of its 4 values, of all four vectors.
 #[inline(always)]
-unsafe fn add_runs(rows: [__m512i; 16]) -> [__m512i; 4] {
+unsafe fn add_runs(all: [__m512i; 4]) -> __m512i {
     // SAFETY: the caller's processor has AVX-512.
     unsafe {
-        let mut fours = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
-            let pair = |a: __m512i, b: __m512i| {
-                _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
-            };
-            let (a, b) = (pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
-            fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-        }
-        transpose_quarters(fours)
+        let pair = |a: __m512i, b: __m512i| {
+            _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+        };
+        let (a, b) = (pair(all[0], all[1]), pair(all[2], all[3]));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
     }
 }

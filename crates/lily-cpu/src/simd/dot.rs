@@ -83,15 +83,17 @@ pub(crate) unsafe trait Dot: Simd {
         }
     }
 
-    /// Puts a row's values where [`Dot::in_place`] wants them, as many bytes as they are.
-    unsafe fn spread(_row: &Row<'_>, _out: *mut i8) {
+    /// Puts a row's values where [`Dot::in_place`] of rows like these wants them, as many bytes as they are.
+    unsafe fn spread(_packed: &Packed, _row: &Row<'_>, _out: *mut i8) {
         unreachable!("IN_PLACE is 0")
     }
 
-    /// The products of 16 matrix rows with one row, whose values are also spread, without a panel of matrix rows: the same bits.
+    /// The products of 16 matrix rows with one row, whose values are also spread, without a panel of matrix rows: the same
+    /// bits. There is room for 16 scales and biases of each group, and for 256 i32 of every four chunks.
     unsafe fn in_place(
         _packed: &Packed,
         _scales: *mut f32,
+        _sums: *mut i32,
         _x: &Row<'_>,
         _spread: *const i8,
     ) -> Self::Floats {
