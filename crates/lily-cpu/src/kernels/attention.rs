@@ -56,8 +56,8 @@ fn turn(x: &mut [f32], turns: &[(f32, f32)]) {
     }
 }
 
-/// What a task pays for reading a KV head's keys and values, in query heads: on a Zen 4 server, 2,048 keys of 256 f32 from
-/// memory are read in about the time in which four heads meet them.
+/// What a task pays for reading a KV head's keys and values, in query heads. An estimate, by bytes and instructions: keys and
+/// values of 256 f32 come from memory (2 KiB at 25 GB/s) in about the time in which four heads meet them.
 const READING: usize = 4;
 
 /// Query heads of a task, all of one KV head: as many as make the busiest thread finish first. Each task reads the keys and
