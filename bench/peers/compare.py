@@ -21,9 +21,14 @@ def numbers(text):
     return [int(n) for n in text.split(",") if n]
 
 
+def processors(threads):
+    """The first `threads` processors that this process may use."""
+    return sorted(os.sched_getaffinity(0))[:threads]
+
+
 def run(command, threads):
-    """Standard output of a command that runs on the first `threads` processors."""
-    cores = sorted(os.sched_getaffinity(0))[:threads]
+    """Standard output of a command that runs on as many processors."""
+    cores = processors(threads)
     done = subprocess.run(
         command, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores)
     )
@@ -43,7 +48,7 @@ def lily(args, threads, phase, size):
 def llama(gguf):
     def one(args, threads, phase, size):
         case = ["-p", str(size), "-n", "0"] if phase == "prefill" else ["-p", "0", "-n", str(args.gen), "-d", str(size)]
-        command = [args.llama, "-m", gguf, "-t", str(threads), "-C", hex(2**threads - 1), "--cpu-strict", "1",
+        command = [args.llama, "-m", gguf, "-t", str(threads), "-C", hex(sum(1 << core for core in processors(threads))), "--cpu-strict", "1",
                    "-fa", "1", "-r", "1", "-o", "json", *case]
         return json.loads(run(command, threads))[0]["avg_ts"]
     return one

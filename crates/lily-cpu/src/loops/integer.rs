@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::gemm::Matrix;
-use crate::rounded::{CHUNK, RUN, RUN_BYTES, Row};
+use crate::rounded::{CHUNK, RUN, RUN_BYTES, Row, RowShape};
 use crate::simd::{Dot, OUTPUTS, Packed};
 
 /// Sixteen matrix rows made ready for several activation rows.
@@ -124,11 +124,11 @@ pub(crate) fn integer_block<S: Dot>(
     let width = outputs.len();
     let in_place = rows.len() <= S::IN_PLACE;
     let places = panel.fit(matrix, rows.len());
-    if in_place && width > 0 {
-        let any = packed(matrix, outputs.clone());
+    if in_place {
+        let shape = RowShape { cols: matrix.cols, group: matrix.format.group };
         for (r, row) in rows.iter().enumerate() {
             // SAFETY: as below: what a row takes when it is interleaved is enough for its values.
-            unsafe { S::spread(&any, row, places.rows.add(r * places.row_bytes()).cast()) };
+            unsafe { S::spread(shape, row, places.rows.add(r * places.row_bytes()).cast()) };
         }
     }
     let rows_left = |r: usize| rows.len() - r;

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use lily_kernels::bf16_to_f32;
 
 use super::{Dot, OUTPUTS, Packed, Simd};
-use crate::rounded::{CHUNK, RUN_BYTES, Row};
+use crate::rounded::{CHUNK, RUN_BYTES, Row, RowShape};
 
 /// x86-64 with AVX-512 F, BW, DQ and VL; with `VNNI` also that.
 #[derive(Clone, Copy)]
@@ -189,11 +189,10 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
                 fetch_ahead(packed, from / 16, o);
                 rows[o] = _mm512_maskz_loadu_epi8(inside, packed.weights[o].add(4 * from).cast());
             }
-            let low = _mm512_set1_epi8(15);
             for (run, bytes) in transpose(rows).into_iter().enumerate() {
-                let high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
-                _mm512_storeu_si512(panel.add(128 * run).cast(), _mm512_and_si512(bytes, low));
-                _mm512_storeu_si512(panel.add(128 * run + 64).cast(), high);
+                let (even, odd) = nibbles(bytes);
+                _mm512_storeu_si512(panel.add(128 * run).cast(), even);
+                _mm512_storeu_si512(panel.add(128 * run + 64).cast(), odd);
             }
         }
     }
@@ -211,8 +210,6 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
                     _mm_prefetch::<_MM_HINT_T1>(next.cast());
                 }
             }
-            // a bf16 is the upper half of an f32: of each pair the first group is the low half
-            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
             let whole = groups / 32 * 32;
             for from in (0..whole).step_by(32) {
                 for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
@@ -222,9 +219,7 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
                     }
                     let pairs = transpose(all);
                     for pair in 0..16 {
-                        let out = out.add(32 * (from + 2 * pair));
-                        _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(pairs[pair], 16));
-                        _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(pairs[pair], upper));
+                        store_pair(pairs[pair], 2, out.add(32 * (from + 2 * pair)));
                     }
                 }
             }
@@ -232,13 +227,8 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
                 let left = (groups - from).min(8);
                 for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
                     for (pair, both) in transpose_eights(rows, 2 * from, left).into_iter().enumerate() {
-                        let (g, out) = (2 * pair, out.add(32 * (from + 2 * pair)));
-                        if g < left {
-                            _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(both, 16));
-                        }
-                        if g + 1 < left {
-                            _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(both, upper));
-                        }
+                        let left = left.saturating_sub(2 * pair);
+                        store_pair(both, left, out.wrapping_add(32 * (from + 2 * pair)));
                     }
                 }
             }
@@ -248,8 +238,8 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
     /// Of each chunk the four parts of its runs apart; where chunks meet in pairs, see [`meet_pair`], first the runs that
     /// come from even quarters of both.
     #[inline(always)]
-    unsafe fn spread(packed: &Packed, row: &Row<'_>, out: *mut i8) {
-        let pairs = in_pairs(packed);
+    unsafe fn spread(shape: RowShape, row: &Row<'_>, out: *mut i8) {
+        let pairs = in_pairs(shape);
         for (i, run) in row.values.chunks_exact(RUN_BYTES).enumerate() {
             let (chunk, within) =
                 if pairs { (i / 32 * 2 + i / 4 % 2, i / 8 % 4 * 4 + i % 4) } else { (i / 16, i % 16) };
@@ -277,7 +267,7 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         // SAFETY: weights are loaded up to the end of their rows, x and its scales within theirs (the caller has checked
         // their lengths), sums where there is room for them.
         unsafe {
-            let pairs = in_pairs(packed);
+            let pairs = in_pairs(packed.shape());
             if pairs {
                 row_sums_in_pairs::<VNNI>(packed, sums, spread);
             } else {
@@ -333,8 +323,8 @@ unsafe fn finish<const VNNI: bool, const EACH: usize>(
 /// Whether chunks of a row meet activations in pairs, which takes fewer steps a chunk: where groups are at least two quarters
 /// of a chunk, and rows whole steps of four pairs.
 #[inline(always)]
-fn in_pairs(packed: &Packed) -> bool {
-    packed.group >= 64 && packed.cols.is_multiple_of(8 * CHUNK)
+fn in_pairs(shape: RowShape) -> bool {
+    shape.group >= 64 && shape.cols.is_multiple_of(8 * CHUNK)
 }
 
 /// For each four chunks of each of 16 rows, [`add_runs`] of what they leave: row after row, then the next four chunks.
@@ -443,6 +433,22 @@ unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
     unsafe {
         let low = _mm512_set1_epi8(15);
         (_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low))
+    }
+}
+
+/// Of pairs of bf16, a lane a matrix row, the first `groups` as f32: 16 of a group, the next group's 32 behind.
+#[inline(always)]
+unsafe fn store_pair(both: __m512i, groups: usize, out: *mut f32) {
+    // SAFETY: the caller's memory has room for `groups` of them, and its processor AVX-512.
+    unsafe {
+        // a bf16 is the upper half of an f32: of each pair the first group is the low half
+        if groups > 0 {
+            _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(both, 16));
+        }
+        if groups > 1 {
+            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(both, upper));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Integer dot products of sixteen outputs at once, each in a lane of its own.
 
 use super::Simd;
-use crate::rounded::Row;
+use crate::rounded::{Row, RowShape};
 
 /// Outputs of a block of an integer product.
 pub(crate) const OUTPUTS: usize = 16;
@@ -14,6 +14,13 @@ pub(crate) struct Packed {
     pub(crate) biases: [*const u8; OUTPUTS],
     pub(crate) cols: usize,
     pub(crate) group: usize,
+}
+
+impl Packed {
+    /// The shape of the rows of activations that these meet.
+    pub(crate) fn shape(&self) -> RowShape {
+        RowShape { cols: self.cols, group: self.group }
+    }
 }
 
 /// Sums of integers and of f32 for [`OUTPUTS`] outputs.
@@ -83,8 +90,8 @@ pub(crate) unsafe trait Dot: Simd {
         }
     }
 
-    /// Puts a row's values where [`Dot::in_place`] of rows like these wants them, as many bytes as they are.
-    unsafe fn spread(_packed: &Packed, _row: &Row<'_>, _out: *mut i8) {
+    /// Puts the values of a row of this shape where [`Dot::in_place`] wants them, as many bytes as they are.
+    unsafe fn spread(_shape: RowShape, _row: &Row<'_>, _out: *mut i8) {
         unreachable!("IN_PLACE is 0")
     }
 
