@@ -45,6 +45,23 @@ pub(crate) fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut buffer[..len]
 }
 
+/// A thread's share of a run's tasks: those from `next` to `end` are left. A share is a run of neighbours, the same of every
+/// run of as many tasks: state that a thread leaves in its cache meets the same thread in the next step, and weights are
+/// read in long runs. On a line of its own, because its thread takes every task from it.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Share {
+    next: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Share {
+    fn take(&self) -> Option<usize> {
+        let i = self.next.fetch_add(1, Ordering::Relaxed);
+        (i < self.end.load(Ordering::Relaxed)).then_some(i)
+    }
+}
+
 /// The gate's flag; the lower bits count workers.
 const OPEN: usize = 1 << (usize::BITS - 1);
 
@@ -55,9 +72,8 @@ struct Shared {
     epoch: AtomicUsize,
     /// The run's task; valid while the gate is open or workers are inside.
     task: UnsafeCell<Option<&'static Task<'static>>>,
-    tasks: AtomicUsize,
-    /// The next task to take.
-    next: AtomicUsize,
+    /// The tasks that each thread takes first.
+    shares: Vec<Share>,
     /// [`OPEN`] while a run may be joined, plus the number of workers inside. A run waits only for workers that joined:
     /// one that the system has put aside does not hold up the others.
     gate: AtomicUsize,
@@ -85,8 +101,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             epoch: AtomicUsize::new(0),
             task: UnsafeCell::new(None),
-            tasks: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
+            shares: (0..threads).map(|_| Share::default()).collect(),
             gate: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -100,7 +115,7 @@ impl Pool {
                 if let Some(core) = core {
                     core_affinity::set_for_current(core);
                 }
-                work(&shared);
+                work(&shared, i);
             })
         };
         // A thread that cannot be started only makes the pool smaller.
@@ -127,15 +142,18 @@ impl Pool {
             unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
         // SAFETY: the gate is closed and empty, so no worker reads `task` now.
         unsafe { *shared.task.get() = Some(task) };
-        shared.tasks.store(tasks, Ordering::Relaxed);
-        shared.next.store(0, Ordering::Relaxed);
+        let count = shared.shares.len();
+        for (i, share) in shared.shares.iter().enumerate() {
+            share.next.store(i * tasks / count, Ordering::Relaxed);
+            share.end.store((i + 1) * tasks / count, Ordering::Relaxed);
+        }
         shared.panicked.store(false, Ordering::Relaxed);
         shared.gate.store(OPEN, Ordering::Release);
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         if *shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
             shared.wake.notify_all();
         }
-        take_tasks(shared, task, &mut self.scratch);
+        take_tasks(shared, 0, task, &mut self.scratch);
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0;
         while shared.gate.load(Ordering::Acquire) > 0 {
@@ -164,24 +182,25 @@ impl Drop for Pool {
     }
 }
 
-fn take_tasks(shared: &Shared, task: &Task<'_>, scratch: &mut Scratch) {
-    let tasks = shared.tasks.load(Ordering::Relaxed);
+/// Runs the tasks of the thread's own share, then what is left of the others'.
+fn take_tasks(shared: &Shared, thread: usize, task: &Task<'_>, scratch: &mut Scratch) {
+    let (before, own_and_behind) = shared.shares.split_at(thread);
     let all = catch_unwind(AssertUnwindSafe(|| {
-        loop {
-            let i = shared.next.fetch_add(1, Ordering::Relaxed);
-            if i >= tasks {
-                break;
+        for share in own_and_behind.iter().chain(before) {
+            while let Some(i) = share.take() {
+                task(i, scratch);
             }
-            task(i, scratch);
         }
     }));
     if all.is_err() {
         shared.panicked.store(true, Ordering::Relaxed);
-        shared.next.store(tasks, Ordering::Relaxed);
+        for share in &shared.shares {
+            share.end.store(0, Ordering::Relaxed);
+        }
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &Shared, thread: usize) {
     let (mut seen, mut scratch) = (0, Scratch::default());
     loop {
         let mut spins = 0;
@@ -209,7 +228,7 @@ fn work(shared: &Shared) {
         }
         // SAFETY: inside the gate, which opened after the task was written.
         if let Some(task) = unsafe { *shared.task.get() } {
-            take_tasks(shared, task, &mut scratch);
+            take_tasks(shared, thread, task, &mut scratch);
         }
         shared.gate.fetch_sub(1, Ordering::Release);
     }

@@ -1,7 +1,10 @@
 //! The bytes of a checkpoint file: mapped from disk or already in memory. The only unsafe code of this crate.
 #![allow(unsafe_code)]
 
-use std::{borrow::Cow, fs::File};
+use std::{borrow::Cow, fs::File, ops::Range};
+
+/// No system here has smaller pages.
+const SMALLEST_PAGE: usize = 4096;
 
 /// Bytes that stay where they are as long as the model lives.
 #[derive(Debug)]
@@ -22,6 +25,10 @@ impl FileBytes {
         // compiler is told that the bytes do not change, so that a program that overwrites weights in place under a
         // running engine gets unspecified numbers. No mapping loader can exclude that; see the contract above.
         let map = unsafe { memmap2::Mmap::map(file) }?;
+        // What is read from disk from here on is held in huge pages where the file system can: one thread of a Zen 4 server
+        // decodes 5 to 15% faster from them (docs/performance.md). Advice only: where it fails, nothing is lost.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(FileBytes::Mapped(map))
     }
 
@@ -29,6 +36,26 @@ impl FileBytes {
         match self {
             FileBytes::Mapped(map) => map,
             FileBytes::Memory(bytes) => bytes,
+        }
+    }
+    /// Whether the bytes are those of a file on disk.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self, FileBytes::Mapped(_))
+    }
+
+    /// Has a part of the bytes in memory, and its pages mapped.
+    ///
+    /// # Panics
+    /// With a range that is not inside.
+    pub(crate) fn touch(&self, range: Range<usize>) {
+        let FileBytes::Mapped(map) = self else { return };
+        #[cfg(target_os = "linux")]
+        if map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()).is_ok() {
+            return;
+        }
+        // systems without such advice, Linux before 5.14 among them
+        for byte in map[range].iter().step_by(SMALLEST_PAGE) {
+            std::hint::black_box(*byte);
         }
     }
 }

@@ -7,6 +7,7 @@ mod index;
 mod mapping;
 mod roles;
 mod source;
+mod warm;
 pub(crate) mod write;
 
 use std::{

@@ -56,6 +56,7 @@ pub(crate) fn runner(
     state_bytes: usize,
 ) -> Result<Runner<Box<dyn Device>>> {
     check_threads(flags.threads.map(usize::from))?;
+    super::warm::warm(model);
     let (weights, device) = match flags.device {
         cli::Device::Auto | cli::Device::Cpu => (model.weights.clone(), cpu(model, flags, state_bytes)?),
         cli::Device::Emu => emulator(model, flags, state_bytes)?,

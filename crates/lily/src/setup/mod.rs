@@ -4,6 +4,7 @@ mod engine;
 mod memory;
 mod model;
 mod sampling;
+mod warm;
 
 pub(crate) use engine::{DECODE_ROWS, PREFILL_CHUNK, Started, cpu_options, profile, runner, start};
 pub(crate) use memory::{Budget, machine, readable, sequence_bytes};
