@@ -38,7 +38,7 @@ fn oslo() -> (String, Value) {
 struct Answer {
     reasoning: String,
     content: Option<String>,
-    /// Names and arguments.
+    /// Names and arguments; a string where the arguments were cut off.
     calls: Vec<(String, Value)>,
     finish: String,
 }
@@ -50,7 +50,15 @@ impl Answer {
         assert!(id.starts_with("call_") && ids.insert(id.to_owned()), "{id}");
         let arguments = call["function"]["arguments"].as_str().expect("arguments as text");
         let name = call["function"]["name"].as_str().expect("a name").to_owned();
-        self.calls.push((name, serde_json::from_str(arguments).expect("arguments of JSON")));
+        self.calls.push((name, Value::from(arguments)));
+    }
+
+    fn parsed(mut self) -> Self {
+        for (_, arguments) in &mut self.calls {
+            let text = arguments.as_str().expect("arguments as text");
+            *arguments = serde_json::from_str(text).unwrap_or_else(|_| arguments.clone());
+        }
+        self
     }
 }
 
@@ -68,7 +76,7 @@ fn unstreamed(whole: &Value, index: usize) -> Answer {
     {
         answer.add_call(call, &mut ids);
     }
-    answer
+    answer.parsed()
 }
 
 /// Adds up the chunks as client libraries do.
@@ -86,12 +94,20 @@ fn streamed(events: &[Value], index: usize) -> Answer {
             answer.content.get_or_insert_default().push_str(text);
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            assert_eq!(call["index"], answer.calls.len(), "each call whole, in order");
-            answer.add_call(call, &mut ids);
+            if call["index"] == answer.calls.len() {
+                answer.add_call(call, &mut ids);
+                continue;
+            }
+            assert_eq!(call["index"], answer.calls.len() - 1, "calls come in order");
+            let names: Vec<&String> = call.as_object().expect("an object").keys().collect();
+            assert_eq!(names, ["index", "function"], "id and name come once");
+            let more = call["function"]["arguments"].as_str().expect("more arguments");
+            let (_, arguments) = answer.calls.last_mut().expect("a call");
+            *arguments = Value::from(format!("{}{more}", arguments.as_str().expect("text")));
         }
         answer.finish.push_str(choice["finish_reason"].as_str().unwrap_or_default());
     }
-    answer
+    answer.parsed()
 }
 
 /// The answer with the tools of this file, the same streamed and not.
@@ -179,17 +195,48 @@ fn reasoning_comes_first_and_holds_no_calls() {
 }
 
 #[test]
-fn a_call_that_was_cut_off_is_text() {
+fn calls_in_the_reasoning_count_only_where_nothing_else_was_said() {
+    let thought = format!("First {OSLO}, no:\n{PARIS}");
+    let alone =
+        Answer { reasoning: format!("First {OSLO}, no:\n{PARIS}"), ..answer(None, &[paris()], "tool_calls") };
+    for pieces in [json!([thought]), json!([thought, "\n</think>\n\n"])] {
+        let server = setup(&json!({"thinking": true, "pieces": pieces}).to_string()).start();
+        assert_eq!(both(&server, json!({})), alone, "{pieces}");
+    }
+    let both_calls = format!("{PARIS}\n{OSLO}");
+    let server = setup(&json!({"thinking": true, "pieces": [both_calls]}).to_string()).start();
+    assert_eq!(both(&server, json!({})).calls, [paris(), oslo()]);
+    assert_eq!(both(&server, json!({"parallel_tool_calls": false})).calls, [paris()]);
+    assert_eq!(both(&server, json!({"tool_choice": "none"})).calls, []);
+    // Text or a call after the reasoning, an end by a limit, half a call: the reasoning has none.
+    for (pieces, calls) in
+        [(json!([PARIS, "</think>\n\nNo."]), vec![]), (json!([PARIS, "</think>", OSLO]), vec![oslo()])]
+    {
+        let server = setup(&json!({"thinking": true, "pieces": pieces}).to_string()).start();
+        assert_eq!(both(&server, json!({})).calls, calls, "{pieces}");
+    }
+    let server = setup(&json!({"thinking": true, "pieces": [PARIS], "finish": "length"}).to_string()).start();
+    assert_eq!(both(&server, json!({})).calls, []);
+    let server = setup(&json!({"thinking": true, "pieces": [&PARIS[..60]]}).to_string()).start();
+    assert_eq!(both(&server, json!({})).calls, []);
+}
+
+#[test]
+fn a_call_that_was_cut_off_is_text_until_a_string_began() {
     let half = &format!("a\n{PARIS}")[..40];
     let cut = |pieces: Value| {
         setup(&json!({"thinking": false, "pieces": pieces, "finish": "length"}).to_string()).start()
     };
     assert_eq!(both(&cut(json!([half])), json!({})), answer(Some(half), &[], "length"));
     // All parameters are there, but more might have come.
-    let open = PARIS.strip_suffix("</function>\n</tool_call>").expect("the end");
-    assert_eq!(both(&cut(json!([open])), json!({})), answer(Some(open), &[], "length"));
-    let after = both(&cut(json!([OSLO, "\n", open])), json!({}));
-    assert_eq!(after, answer(Some(&format!("\n{open}")), &[oslo()], "length"));
+    let days = "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n";
+    assert_eq!(both(&cut(json!([days])), json!({})), answer(Some(days), &[], "length"));
+    let after = both(&cut(json!([OSLO, "\n", days])), json!({}));
+    assert_eq!(after, answer(Some(&format!("\n{days}")), &[oslo()], "length"));
+    // Arguments that were begun end where they end, and are no JSON: nobody runs half a call.
+    let open = PARIS.split_once("is\n").expect("a value").0;
+    let broken = ("get_weather".to_owned(), json!("{\"city\":\"Par"));
+    assert_eq!(both(&cut(json!([open])), json!({})), answer(None, &[broken], "length"));
     let by_limit = both(&plain(json!([PARIS])), json!({"max_tokens": 5}));
     assert_eq!((by_limit.calls.len(), by_limit.finish.as_str()), (0, "length"));
     assert!(PARIS.starts_with(&by_limit.content.expect("text")));
@@ -200,8 +247,12 @@ fn stop_strings_are_found_in_calls() {
     let server = plain(json!([format!("{PARIS}\nObservation: rain")]));
     assert_eq!(both(&server, json!({"stop": "Observation:"})), answer(None, &[paris()], "tool_calls"));
     assert_eq!(both(&server, json!({"stop": "</tool_call>"})), answer(None, &[paris()], "tool_calls"));
-    let open = PARIS.split_once("3").expect("a value").0;
-    assert_eq!(both(&server, json!({"stop": "3"})), answer(Some(open), &[], "stop"));
+    let open = ("get_weather".to_owned(), json!("{\"city\":\"Paris\""));
+    assert_eq!(both(&server, json!({"stop": "3"})), answer(None, &[open], "stop"));
+    let days =
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    let text = days.split_once("3").expect("a value").0;
+    assert_eq!(both(&plain(json!([days])), json!({"stop": "3"})), answer(Some(text), &[], "stop"));
 }
 
 #[test]
@@ -225,6 +276,23 @@ fn without_parallel_calls_the_first_ends_the_work() {
     assert_eq!(both(&server, json!({"parallel_tool_calls": false})), answer(Some("a b"), &[], "stop"));
     let states: Vec<State> = server.engine.records().iter().map(|record| record.state).collect();
     assert_eq!(states, [State::Finished, State::Finished]);
+}
+
+#[test]
+fn strings_are_streamed_as_they_grow() {
+    let (head, tail) = PARIS.split_once("ris").expect("a value");
+    let script = json!({"thinking": false, "pieces": [head, {"sleep_ms": 60000}, "ris", tail]});
+    let server = setup(&script.to_string()).start();
+    let mut stream = server.open_chat(ask("hi", json!({"tools": tools(), "stream": true})));
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(r#"{\"city\":\"Pa"#) {
+        let mut part = [0; 4096];
+        let length = std::io::Read::read(&mut stream, &mut part).expect("half a call, in time");
+        assert!(length > 0, "the stream ended");
+        seen.extend_from_slice(&part[..length]);
+    }
+    drop(stream);
+    server.wait_cancelled(1);
 }
 
 #[test]
@@ -386,6 +454,7 @@ fn answers_do_not_depend_on_cuts() {
             PARIS.replace("Paris\n</parameter>", "Paris 😀 </parameter> <\n").replace("\n</function>", "")
         ),
         format!("a</think>b {PARIS}\nc\n<function=write>\n<parameter=text>\nx\n</parameter>\n<para"),
+        format!("a {OSLO}\n{PARIS}</think> \n"),
     ] {
         let whole = setup(&json!({"pieces": [text]}).to_string()).start();
         let wanted = both(&whole, json!({}));

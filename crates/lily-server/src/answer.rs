@@ -10,21 +10,28 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use lily_protocol::{Event, FinishReason, Generation, Token};
-use lily_text::{Channel, Delta, OutputStream, TextModel};
+use lily_text::{Channel, ContentEnd, Delta, OutputStream, TextModel};
 
-use crate::calls::{CallReader, Said, ToolCall};
+use crate::calls::{CallReader, CallStart, Said};
 use crate::logprobs::{HeldLogprobs, TokenLogprob};
+use crate::times::{Clock, Times};
 
 /// Something to tell the client about one answer.
 #[derive(Debug)]
 pub(crate) enum AnswerEvent {
+    /// How far the prompt is; only before anything else.
+    Progress(Progress),
     /// More reasoning.
     Reasoning(String),
     /// More content, and the log probabilities of the tokens whose text is complete with it. Either may be empty: the
     /// markup of a call is no content, but its tokens have log probabilities.
     Content(String, Vec<TokenLogprob>),
-    /// A call.
-    Call(ToolCall),
+    /// A call begins. Its arguments go on until it ends, and no text comes between.
+    CallStart(CallStart),
+    /// More arguments of the call.
+    Arguments(String),
+    /// The end of the call. Arguments that are not JSON by then were broken off.
+    CallEnd,
     /// The end; nothing follows.
     Finished(Ending),
     /// The engine gave up; nothing follows.
@@ -32,21 +39,35 @@ pub(crate) enum AnswerEvent {
 }
 
 /// How an answer ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ending {
     pub(crate) reason: FinishReason,
-    /// Calls that were made.
+    /// The stop string that was found.
+    #[expect(dead_code, reason = "OpenAI's chat completions do not tell it")]
+    pub(crate) stop: Option<String>,
+    /// Whole calls that were made.
     pub(crate) calls: usize,
     pub(crate) figures: Figures,
 }
 
+/// How far the prompt is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Progress {
+    pub(crate) done: usize,
+    pub(crate) cached: usize,
+    pub(crate) total: usize,
+    /// Since the request was taken.
+    pub(crate) milliseconds: f64,
+}
+
 /// The counts of one answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
     pub(crate) reasoning_tokens: usize,
+    pub(crate) times: Times,
 }
 
 /// One running answer.
@@ -58,6 +79,7 @@ pub(crate) struct Answer {
     text: Arc<TextModel>,
     held: Option<HeldLogprobs>,
     figures: Figures,
+    clock: Clock,
     ready: VecDeque<AnswerEvent>,
 }
 
@@ -77,6 +99,7 @@ impl Answer {
             text,
             held: logprobs.then(HeldLogprobs::default),
             figures: Figures { prompt_tokens, ..Figures::default() },
+            clock: Clock::start(),
             ready: VecDeque::new(),
         }
     }
@@ -100,8 +123,13 @@ impl Answer {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Prefill { cached, .. } => self.figures.cached_tokens = cached,
+            Event::Prefill { done, cached, total } => {
+                self.figures.cached_tokens = cached;
+                let milliseconds = self.clock.prefill();
+                self.ready.push_back(AnswerEvent::Progress(Progress { done, cached, total, milliseconds }));
+            }
             Event::Tokens(tokens) => {
+                self.clock.token();
                 for token in tokens {
                     self.push(token);
                     if self.generation.is_none() {
@@ -117,7 +145,11 @@ impl Answer {
                 if self.generation.is_some() {
                     let logprobs = self.held.as_mut().map(HeldLogprobs::release_all).unwrap_or_default();
                     self.content(String::new(), logprobs);
-                    self.end(reason);
+                    let end = match reason {
+                        FinishReason::Stop => ContentEnd::Turn,
+                        FinishReason::Length => ContentEnd::Limit,
+                    };
+                    self.end(reason, end, None);
                 }
             }
             Event::Failed(message) => self.fail(message),
@@ -140,7 +172,7 @@ impl Answer {
         if step.stopped.is_some() && self.generation.is_some() {
             let logprobs = self.held.as_mut().map(HeldLogprobs::release_begun).unwrap_or_default();
             self.content(String::new(), logprobs);
-            self.end(FinishReason::Stop);
+            self.end(FinishReason::Stop, ContentEnd::StopString, step.stopped);
         }
     }
 
@@ -148,10 +180,13 @@ impl Answer {
     fn emit(&mut self, deltas: Vec<Delta>) {
         for delta in deltas {
             match delta {
-                Delta::Reasoning(text) => match self.ready.back_mut() {
-                    Some(AnswerEvent::Reasoning(before)) => before.push_str(&text),
-                    _ => self.ready.push_back(AnswerEvent::Reasoning(text)),
-                },
+                Delta::Reasoning(text) => {
+                    self.calls.reasoning(&text);
+                    match self.ready.back_mut() {
+                        Some(AnswerEvent::Reasoning(before)) => before.push_str(&text),
+                        _ => self.ready.push_back(AnswerEvent::Reasoning(text)),
+                    }
+                }
                 Delta::Content(text) => {
                     let logprobs =
                         self.held.as_mut().map(|held| held.release(text.len())).unwrap_or_default();
@@ -159,7 +194,7 @@ impl Answer {
                     let said = self.calls.push(text);
                     self.say(said);
                     if self.calls.is_over() {
-                        self.end(FinishReason::Stop);
+                        self.end(FinishReason::Stop, ContentEnd::StopString, None);
                         return;
                     }
                 }
@@ -171,7 +206,13 @@ impl Answer {
         for said in said {
             match said {
                 Said::Text(text) => self.content(text, Vec::new()),
-                Said::Call(call) => self.ready.push_back(AnswerEvent::Call(call)),
+                Said::CallStart(call) => self.ready.push_back(AnswerEvent::CallStart(call)),
+                Said::Arguments(json) => match self.ready.back_mut() {
+                    Some(AnswerEvent::CallStart(CallStart { arguments, .. })) => arguments.push_str(&json),
+                    Some(AnswerEvent::Arguments(before)) => before.push_str(&json),
+                    _ => self.ready.push_back(AnswerEvent::Arguments(json)),
+                },
+                Said::CallEnd => self.ready.push_back(AnswerEvent::CallEnd),
             }
         }
     }
@@ -189,11 +230,12 @@ impl Answer {
         }
     }
 
-    fn end(&mut self, reason: FinishReason) {
+    fn end(&mut self, reason: FinishReason, end: ContentEnd, stop: Option<String>) {
         self.generation = None;
-        let rest = self.calls.finish(reason);
+        let rest = self.calls.finish(end);
         self.say(rest);
-        let ending = Ending { reason, calls: self.calls.calls(), figures: self.figures };
+        self.figures.times = self.clock.times();
+        let ending = Ending { reason, stop, calls: self.calls.calls(), figures: self.figures };
         self.ready.push_back(AnswerEvent::Finished(ending));
     }
 

@@ -35,6 +35,7 @@ mod read;
 mod service;
 mod shared;
 mod sse;
+mod times;
 
 pub use config::ServerConfig;
 pub use docs::api_reference;

@@ -37,4 +37,4 @@ pub use messages::{parse_messages, parse_messages_with_images};
 pub use model::{CutMarkers, TextModel, TextParts};
 pub use stream::{Channel, Delta, Detokenizer, OutputOptions, OutputStream, Step, StopMatcher};
 pub use tokenizer::{SyntheticTokenizer, Tokenizer};
-pub use tools::{ContentDelta, ToolCallParser};
+pub use tools::{ContentDelta, ContentEnd, ReasoningCalls, ToolCallParser};

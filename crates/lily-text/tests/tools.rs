@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use lily_text::{ContentDelta, ToolCallParser};
+use lily_text::{ContentDelta, ContentEnd, ReasoningCalls, ToolCallParser};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -25,27 +25,37 @@ static TOOLS: LazyLock<Vec<Value>> = LazyLock::new(|| {
 /// What an answer shows: its text, and its calls by name and arguments.
 type Shown = (String, Vec<(String, String)>);
 
-#[derive(Clone, Copy, PartialEq)]
-enum End {
-    Finish,
-    CutOff,
-}
+type End = ContentEnd;
+
+/// The text of a call that is not complete ends with this.
+const OPEN: &str = "...";
 
 fn collect(tools: &[Value], parts: &[&str], end: End) -> Shown {
     let mut parser = ToolCallParser::new(tools);
     let mut deltas: Vec<ContentDelta> = parts.iter().flat_map(|part| parser.push(part)).collect();
-    deltas.extend(if end == End::Finish { parser.finish() } else { parser.cut_off() });
-    assert_eq!(parser.finish(), [], "nothing is left after the end");
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    deltas.extend(parser.finish(end));
+    assert_eq!(parser.finish(End::Turn), [], "nothing is left after the end");
+    let (mut text, mut calls, mut open) = (String::new(), Vec::new(), None);
     for delta in deltas {
         match delta {
             ContentDelta::Text(part) => {
-                assert!(!part.is_empty());
+                assert!(!part.is_empty() && open.is_none());
                 text.push_str(&part);
             }
-            ContentDelta::ToolCall { name, arguments } => calls.push((name, arguments)),
+            ContentDelta::CallStart { name } => {
+                assert_eq!(open.replace((name, String::new())), None, "a call inside a call");
+            }
+            ContentDelta::Arguments(json) => {
+                assert!(!json.is_empty());
+                open.as_mut().unwrap().1.push_str(&json);
+            }
+            ContentDelta::CallEnd { complete } => {
+                let (name, arguments) = open.take().unwrap();
+                calls.push((name, if complete { arguments } else { arguments + OPEN }));
+            }
         }
     }
+    assert_eq!(open, None, "a call that does not end");
     (text, calls)
 }
 
@@ -59,7 +69,7 @@ fn read(content: &str, end: End) -> Shown {
 
 #[track_caller]
 fn check(content: &str, text: &str, calls: &[(&str, &str)]) {
-    let shown = read(content, End::Finish);
+    let shown = read(content, End::Turn);
     let found: Vec<(&str, &str)> =
         shown.1.iter().map(|(name, args)| (name.as_str(), args.as_str())).collect();
     assert_eq!((shown.0.as_str(), found.as_slice()), (text, calls), "{content:?}");
@@ -198,9 +208,9 @@ fn text_that_is_no_call() {
         "a <too",
         "a \n<tool_call>\n <func",
         "</tool_call> </function> </parameter> <parameter=city> <<tool_call",
-        "a\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nPar",
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</param",
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<param",
+        "a\n\n<tool_call>\n<function=get_weather>\n<parameter=days>\n3",
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</param",
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n<param",
         "<tool_call>\n<function=get_weather>\n<parameter=ci",
         "<tool_call>\n<function=get_wea",
         "<tool_call>\n<function=unknown>\n<parameter=a>\n1\n</parameter>\n",
@@ -221,21 +231,53 @@ fn text_that_is_no_call() {
 #[test]
 fn without_tools_all_is_text() {
     for tools in [&[][..], &[json!({"type": "web_search"})], &[json!(1)]] {
-        assert_eq!(collect(tools, &["a ", PARIS, "\n"], End::Finish), (format!("a {PARIS}\n"), vec![]));
+        assert_eq!(collect(tools, &["a ", PARIS, "\n"], End::Turn), (format!("a {PARIS}\n"), vec![]));
     }
 }
 
 #[test]
 fn an_answer_that_was_cut_off() {
-    for end in (1..PARIS.len()).filter(|&end| PARIS.is_char_boundary(end)) {
-        let content = format!("a\n{}", &PARIS[..end]);
-        let shown = read(&content, End::CutOff);
-        if PARIS[..end].contains("</function>") {
+    let days = PARIS.replace("city", "days").replace("Paris", "3");
+    for end in (1..days.len()).filter(|&end| days.is_char_boundary(end)) {
+        let content = format!("a\n{}", &days[..end]);
+        let shown = read(&content, End::Limit);
+        if days[..end].contains("</function>") {
             assert_eq!((shown.0.as_str(), shown.1.len()), ("a", 1), "{content:?}");
         } else {
             assert_eq!(shown, (content.clone(), vec![]));
         }
     }
+}
+
+#[test]
+fn a_string_that_was_cut_off_stays_open() {
+    let (head, _) = PARIS.split_once("\nParis").unwrap();
+    for (rest, shown) in [
+        ("", ""),
+        ("\n", ""),
+        ("\nPar", "Par"),
+        ("\nParis\n", "Paris"),
+        ("\nParis\n</param", "Paris"),
+        ("\nParis </b>\n<", "Paris </b>"),
+        ("\nParis\n<parameter=da", "Paris"),
+        ("\nParis\n</parameter>", "Paris"),
+        ("\nParis\n</parameter>\n<parameter=da", "Paris"),
+    ] {
+        let open = format!("{{\"city\":\"{shown}{OPEN}");
+        let content = format!("a\n{head}{rest}");
+        let broken = ("a".to_owned(), vec![("get_weather".to_owned(), open)]);
+        assert_eq!(read(&content, End::Limit), broken, "{content:?}");
+        if !rest.ends_with("</parameter>") {
+            assert_eq!(read(&content, End::StopString), broken, "{content:?}");
+        }
+        // The model itself ended here.
+        let closed = ("a".to_owned(), vec![("get_weather".to_owned(), format!("{{\"city\":\"{shown}\"}}"))]);
+        assert_eq!(read(&content, End::Turn), closed, "{content:?}");
+    }
+    let more = format!("{head}\nParis\n</parameter>\n<parameter=days>\n3");
+    let broken = vec![("get_weather".to_owned(), format!("{{\"city\":\"Paris\"{OPEN}"))];
+    assert_eq!(read(&more, End::Limit), (String::new(), broken));
+    check(&more, "", &[("get_weather", r#"{"city":"Paris","days":3}"#)]);
 }
 
 #[test]
@@ -249,10 +291,56 @@ fn nothing_is_held_longer_than_it_must_be() {
     assert_eq!(push("s> a"), text(" <tools> a"));
     assert_eq!(push("\n<tool_call>\n<f"), []);
     assert_eq!(push("unction=free>\n"), []);
-    let call = ContentDelta::ToolCall { name: "free".into(), arguments: "{}".into() };
-    assert_eq!(push("</function>"), [call], "before </tool_call>");
+    let start = |name: &str| ContentDelta::CallStart { name: name.into() };
+    let arguments = |json: &str| ContentDelta::Arguments(json.into());
+    let end = ContentDelta::CallEnd { complete: true };
+    assert_eq!(push("</function>"), [start("free"), arguments("{}"), end.clone()], "before </tool_call>");
     assert_eq!(push("\n</tool_call> \n"), []);
     assert_eq!(push("."), text(" \n."));
+    // Strings are given as they grow, and everything else when it is whole.
+    assert_eq!(push("<tool_call><function=get_weather>\n<parameter=days>\n3\n</parameter>"), []);
+    assert_eq!(push("<parameter=city>"), [start("get_weather"), arguments(r#"{"days":3,"city":""#)]);
+    assert_eq!(push("\nNew"), [arguments("New")]);
+    assert_eq!(push(" "), []);
+    assert_eq!(push("\"York\" <"), [arguments(r#" \"York\""#)]);
+    assert_eq!(push("b>"), [arguments(" <b>")]);
+    assert_eq!(push("\n</para"), []);
+    assert_eq!(push("meter>"), []);
+    assert_eq!(push("</function>"), [arguments("\"}"), end]);
+}
+
+#[test]
+fn a_second_value_of_a_string_is_given_too() {
+    let content =
+        "<function=write>\n<parameter=path>\na\n</parameter>\n<parameter=path>\nb\n</parameter>\n</function>";
+    let (_, calls) = read(content, End::Turn);
+    assert_eq!(calls, [("write".to_owned(), r#"{"path":"a","path":"b"}"#.to_owned())]);
+    assert_eq!(serde_json::from_str::<Value>(&calls[0].1).unwrap(), json!({"path": "b"}));
+}
+
+#[test]
+fn the_last_run_of_calls_in_a_reasoning() {
+    let rome = PARIS.replace("Paris", "Rome");
+    let cities = |reasoning: &str| {
+        let whole = |parts: &[&str]| {
+            let mut calls = ReasoningCalls::new(&TOOLS);
+            parts.iter().for_each(|part| calls.push(part));
+            calls.finish()
+        };
+        let found = whole(&[reasoning]);
+        let characters: Vec<&str> = reasoning.split_inclusive(|_: char| true).collect();
+        assert_eq!(whole(&characters), found);
+        let city = |(_, arguments): &(String, String)| {
+            serde_json::from_str::<Value>(arguments).unwrap()["city"].clone()
+        };
+        found.iter().map(city).collect::<Vec<Value>>()
+    };
+    assert_eq!(cities("I think."), [json!(null); 0]);
+    assert_eq!(cities(PARIS), ["Paris"]);
+    assert_eq!(cities(&format!("Shall I {PARIS}? Yes: {rome}\n")), ["Rome"]);
+    assert_eq!(cities(&format!("Both:\n{PARIS}\n{rome}\nNow I wait.")), ["Paris", "Rome"]);
+    assert_eq!(cities(&format!("{PARIS}\nor\n{}", &rome[..70])), ["Paris"], "the last one is not whole");
+    assert_eq!(cities("The form is <function=get_weather>, I think."), [json!(null); 0]);
 }
 
 /// The argument `x` of a tool whose parameter `x` has this schema.
@@ -265,7 +353,7 @@ fn typed(schema: Value, text: &str) -> String {
     }}});
     let content =
         format!("<tool_call>\n<function=f>\n<parameter=x>\n{text}\n</parameter>\n</function>\n</tool_call>");
-    let (shown, calls) = collect(&[tool], &[&content], End::Finish);
+    let (shown, calls) = collect(&[tool], &[&content], End::Turn);
     assert_eq!((shown.as_str(), calls.len()), ("", 1), "{content:?}");
     let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
     assert_eq!(arguments.as_object().unwrap().len(), 1);
@@ -395,7 +483,7 @@ fn schemas_in_other_places() {
             r#"{"x":"5"}"#,
         ),
     ] {
-        let shown = collect(&[tool], &[content], End::Finish);
+        let shown = collect(&[tool], &[content], End::Turn);
         assert_eq!(shown, (String::new(), vec![("f".into(), wanted.into())]));
     }
 }
@@ -410,10 +498,10 @@ fn a_parameter_given_twice() {
 fn long_parts_take_linear_time() {
     let begun = std::time::Instant::now();
     let content = "<tool_call>x<function=".repeat(300_000);
-    assert_eq!(collect(&TOOLS, &[&content], End::Finish).0, content);
+    assert_eq!(collect(&TOOLS, &[&content], End::Turn).0, content);
     let value = "</parameter> <parameter=a>\n".repeat(50_000);
     let content = format!("<function=write>\n<parameter=path>\n{value}</parameter></function>");
-    assert_eq!(collect(&TOOLS, &[&content], End::Finish).1.len(), 1);
+    assert_eq!(collect(&TOOLS, &[&content], End::Turn).1.len(), 1);
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
 }
 
@@ -495,9 +583,8 @@ proptest! {
     fn any_cut_gives_the_same(
         content in prop_oneof![soup(), answers()],
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
-        cut_off in any::<bool>(),
+        end in prop::sample::select(vec![End::Turn, End::StopString, End::Limit]),
     ) {
-        let end = if cut_off { End::CutOff } else { End::Finish };
         let parts = cut(&content, &cuts);
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         prop_assert_eq!(collect(&TOOLS, &parts, end), read(&content, end));
@@ -512,7 +599,7 @@ proptest! {
                 content = format!("{first}{tag}{}", rest.replace(tag, "</parameter>"));
             }
         }
-        let (text, calls) = read(&content, End::Finish);
+        let (text, calls) = read(&content, End::Turn);
         let shown = calls.iter().fold(text, |all, (name, arguments)| format!("{all} {name} {arguments}"));
         for word in content.split(|c: char| !c.is_alphanumeric()).filter(|word| word.starts_with('w') && word.ends_with('w')) {
             prop_assert_eq!(shown.matches(word).count(), 1, "{} in {:?}", word, shown);
@@ -525,13 +612,13 @@ proptest! {
     #[test]
     fn text_without_calls_is_kept_byte_for_byte(content in soup()) {
         let unknown = content.replace("write", "other").replace("free", "other").replace("get_weather", "other");
-        prop_assert_eq!(read(&unknown, End::Finish), (unknown, vec![]));
+        prop_assert_eq!(read(&unknown, End::Turn), (unknown, vec![]));
     }
 
     #[test]
     fn arbitrary_text_never_panics(content in any::<String>(), tail in any::<String>()) {
-        read(&content, End::Finish);
-        read(&format!("<tool_call><function=free><parameter={content}>{tail}</parameter></function>"), End::Finish);
+        read(&content, End::Turn);
+        read(&format!("<tool_call><function=free><parameter={content}>{tail}</parameter></function>"), End::Turn);
         typed(json!({"type": ["object", "integer"]}), &tail.replace('<', ""));
     }
 
@@ -556,7 +643,7 @@ proptest! {
         prop_assume!(!values.iter().any(|value| followed(value)));
         let wanted: serde_json::Map<String, Value> =
             values.iter().enumerate().map(|(at, value)| (format!("s{at}"), Value::from(value.as_str()))).collect();
-        let shown = collect(&[tool], &[&content], End::Finish);
+        let shown = collect(&[tool], &[&content], End::Turn);
         prop_assert_eq!(shown, (String::new(), vec![("free".to_owned(), Value::Object(wanted).to_string())]));
     }
 }

@@ -19,6 +19,7 @@ use crate::ids::unique_id;
 use crate::service::{Service, unix_seconds};
 use crate::shared::Shared;
 use crate::sse;
+use crate::times::Timings;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn complete(
@@ -33,31 +34,26 @@ pub(crate) async fn complete(
         let service = service.clone();
         shared.prepare(move || request::parse(held.parse()?, &service)).await?
     };
-    let ChatRequest { job, stream, include_usage, unknown } = prepared?;
+    let ChatRequest { job, stream, options, unknown } = prepared?;
     shared.unknown.report(&unknown);
-    let (logprobs, tools) = (job.logprobs.is_some(), job.tools.is_some());
+    let tools = job.tools.is_some();
     let answers = job.start(&service)?;
     let head = head(&service, if stream { CHUNK } else { COMPLETION });
     if stream {
-        let wording = ChunkWording {
-            head,
-            silent: vec![tools; answers.len()],
-            include_usage,
-            logprobs,
-            usage: Usage::default(),
-        };
+        let wording = ChunkWording::new(head, answers.len(), tools, options);
         return Ok(sse::response(answers, wording, shared.config.keep_alive));
     }
-    whole(answers, head, logprobs).await
+    whole(answers, head, options.logprobs).await
 }
 
 /// Waits for every answer. The client's going away drops this future, and the answers with it.
 async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Response, ApiError> {
     let mut choices: Vec<Choice> = (0..answers.len()).map(|index| empty_choice(index, logprobs)).collect();
-    let mut usage = Usage::default();
+    let (mut usage, mut timings) = (Usage::default(), Timings::default());
     while let Some((index, event)) = answers.next().await {
         let choice = &mut choices[index];
         match event {
+            AnswerEvent::Progress(_) | AnswerEvent::CallEnd => {}
             AnswerEvent::Reasoning(text) => choice.message.reasoning_content.push_str(&text),
             AnswerEvent::Content(text, more) => {
                 choice.message.content.get_or_insert_default().push_str(&text);
@@ -65,18 +61,27 @@ async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Respo
                     logprobs.content.extend(more);
                 }
             }
-            AnswerEvent::Call(call) => choice.message.tool_calls.push(call.into()),
+            AnswerEvent::CallStart(call) => choice.message.tool_calls.push(call.into()),
+            AnswerEvent::Arguments(json) => {
+                if let Some(call) = choice.message.tool_calls.last_mut() {
+                    call.push(&json);
+                }
+            }
             AnswerEvent::Finished(ending) => {
                 usage.add(ending.figures);
-                choice.finish_reason = finish_reason(ending);
+                if index == 0 {
+                    timings = Timings::of(&ending.figures);
+                }
+                choice.finish_reason = finish_reason(&ending);
                 // Text that is empty is null beside calls, and "" without.
                 let content = choice.message.content.take().filter(|text| !text.is_empty());
-                choice.message.content = content.or((ending.calls == 0).then(String::new));
+                let alone = choice.message.tool_calls.is_empty();
+                choice.message.content = content.or(alone.then(String::new));
             }
             AnswerEvent::Failed(message) => return Err(Kind::EngineFailed.error(message)),
         }
     }
-    Ok(Json(Completion { head: &head, choices, usage }).into_response())
+    Ok(Json(Completion { head: &head, choices, usage, timings }).into_response())
 }
 
 fn empty_choice(index: usize, logprobs: bool) -> Choice {

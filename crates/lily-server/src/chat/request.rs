@@ -7,6 +7,7 @@ use lily_protocol::Sampling;
 use lily_text::{Chat, Message, MessageError, PromptError, parse_messages};
 use serde_json::{Map, Value};
 
+use crate::chat::stream::StreamOptions;
 use crate::chat::tools::Tools;
 use crate::errors::{ApiError, Kind, brief};
 use crate::fields;
@@ -28,7 +29,7 @@ const TEMPLATE_OPTIONS: [&str; 3] = ["enable_thinking", "preserve_thinking", "re
 pub(crate) struct ChatRequest {
     pub(crate) job: Job,
     pub(crate) stream: bool,
-    pub(crate) include_usage: bool,
+    pub(crate) options: StreamOptions,
     /// Names that nothing here knows.
     pub(crate) unknown: Vec<String>,
 }
@@ -46,9 +47,15 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     }
     let logprobs = logprobs(fields)?;
     let stream_options = fields.object("stream_options")?;
-    let include_usage = match stream_options {
-        Some(options) => Fields::new(options, "stream_options.").boolean("include_usage")?.unwrap_or(false),
-        None => false,
+    let options = StreamOptions {
+        usage: match stream_options {
+            Some(options) => {
+                Fields::new(options, "stream_options.").boolean("include_usage")?.unwrap_or(false)
+            }
+            None => false,
+        },
+        progress: fields.boolean("return_progress")?.unwrap_or(false),
+        logprobs: logprobs.is_some(),
     };
     let older = fields.integer("max_tokens", 1, LARGEST_COUNT)?;
     let max_tokens = fields.integer("max_completion_tokens", 1, LARGEST_COUNT)?.or(older);
@@ -72,7 +79,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
             tools: tool_use,
         },
         stream,
-        include_usage,
+        options,
         unknown,
     })
 }

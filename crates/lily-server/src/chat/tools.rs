@@ -1,6 +1,6 @@
 //! The fields of a chat completion that concern tools.
 
-use lily_text::ToolCallParser;
+use lily_text::{ReasoningCalls, ToolCallParser};
 use serde_json::{Map, Value};
 
 use crate::calls::ToolUse;
@@ -37,7 +37,11 @@ impl Tools {
     /// How calls are read from an answer; `None` where none may be made.
     pub(crate) fn tool_use(&self) -> Option<ToolUse> {
         let any = !self.offered.is_empty();
-        any.then(|| ToolUse { parser: ToolCallParser::new(&self.offered), parallel: self.parallel })
+        any.then(|| ToolUse {
+            parser: ToolCallParser::new(&self.offered),
+            reasoning: ReasoningCalls::new(&self.offered),
+            parallel: self.parallel,
+        })
     }
 }
 

@@ -3,9 +3,10 @@
 use lily_protocol::FinishReason;
 use serde::Serialize;
 
-use crate::answer::{Ending, Figures};
-use crate::calls;
+use crate::answer::{Ending, Figures, Progress};
+use crate::calls::CallStart;
 use crate::logprobs::TokenLogprob;
+use crate::times::Timings;
 
 /// What every object of one answer repeats.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +34,8 @@ pub(crate) struct Completion<'a> {
     pub(crate) head: &'a Head,
     pub(crate) choices: Vec<Choice>,
     pub(crate) usage: Usage,
+    /// Of the first answer.
+    pub(crate) timings: Timings,
 }
 
 #[derive(Serialize)]
@@ -79,24 +82,49 @@ struct FunctionCall {
     arguments: String,
 }
 
-impl From<calls::ToolCall> for ToolCall {
-    fn from(call: calls::ToolCall) -> Self {
+impl ToolCall {
+    /// More arguments.
+    pub(crate) fn push(&mut self, arguments: &str) {
+        self.function.arguments.push_str(arguments);
+    }
+}
+
+impl From<CallStart> for ToolCall {
+    fn from(call: CallStart) -> Self {
         let function = FunctionCall { name: call.name, arguments: call.arguments };
         ToolCall { id: call.id, kind: "function", function }
     }
 }
 
-/// A call in a stream: `index` tells which one a later piece would continue.
+/// A call in a stream, or more of it: `index` tells which one.
 #[derive(Serialize)]
 pub(crate) struct ToolCallDelta {
     index: usize,
     #[serde(flatten)]
-    call: ToolCall,
+    part: CallPart,
 }
 
-impl From<calls::ToolCall> for ToolCallDelta {
-    fn from(call: calls::ToolCall) -> Self {
-        ToolCallDelta { index: call.index, call: call.into() }
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CallPart {
+    Start(ToolCall),
+    More { function: MoreArguments },
+}
+
+#[derive(Serialize)]
+struct MoreArguments {
+    arguments: String,
+}
+
+impl ToolCallDelta {
+    pub(crate) fn more(index: usize, arguments: String) -> Self {
+        ToolCallDelta { index, part: CallPart::More { function: MoreArguments { arguments } } }
+    }
+}
+
+impl From<CallStart> for ToolCallDelta {
+    fn from(call: CallStart) -> Self {
+        ToolCallDelta { index: call.index, part: CallPart::Start(call.into()) }
     }
 }
 
@@ -115,6 +143,32 @@ pub(crate) struct Chunk<'a> {
     /// Only in the last chunk, and only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Usage>,
+    /// In the chunk that ends an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<Timings>,
+    /// Before the answer, on request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_progress: Option<PromptProgress>,
+}
+
+/// `prompt_progress`, under the names of llama.cpp's server.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PromptProgress {
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
+}
+
+impl From<Progress> for PromptProgress {
+    fn from(progress: Progress) -> Self {
+        PromptProgress {
+            total: progress.total,
+            cache: progress.cached,
+            processed: progress.done,
+            time_ms: progress.milliseconds as u64,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -168,7 +222,7 @@ impl Usage {
     }
 }
 
-pub(crate) fn finish_reason(ending: Ending) -> &'static str {
+pub(crate) fn finish_reason(ending: &Ending) -> &'static str {
     match ending.reason {
         FinishReason::Stop if ending.calls > 0 => "tool_calls",
         FinishReason::Stop => "stop",

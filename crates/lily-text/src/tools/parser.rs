@@ -2,52 +2,43 @@
 
 use serde_json::Value;
 
-use super::argument::{argument, quoted};
-use super::signature::{Signature, Signatures};
+use super::call::Call;
+use super::ending::StringStart;
+use super::signature::Signatures;
 use super::tags::{
     FUNCTION, FUNCTION_CLOSE, Look, PARAMETER, PARAMETER_CLOSE, TOOL_CLOSE, TOOL_OPEN, TagName, begins_one,
     is_blank, look, tag_name,
 };
-
-/// A piece of the content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ContentDelta {
-    /// Text to be appended to what is there. Never empty.
-    Text(String),
-    /// A whole call.
-    ToolCall {
-        /// The name of one of the tools.
-        name: String,
-        /// The text of a JSON object.
-        arguments: String,
-    },
-}
+use super::{ContentDelta, ContentEnd, give_text};
 
 /// Takes tool calls out of the content of one answer, which arrives in parts.
 ///
-/// What it gives does not depend on how the content was cut, apart from the cuts of the text. Text is given as soon as it
-/// cannot become part of a call, and a call as soon as it is complete.
+/// What it gives does not depend on how the content was cut, apart from the cuts of texts and arguments. Text is given as soon
+/// as it cannot become part of a call, a string of a call as soon as it cannot become part of a tag, and anything else of a call
+/// as soon as it is complete.
 #[derive(Clone, Debug)]
 pub struct ToolCallParser {
-    tools: Signatures,
-    state: State,
+    pub(super) tools: Signatures,
+    pub(super) state: State,
     /// Given to nobody yet. Outside a block: blanks, and the start of what may become a tag. Inside: the block so far, and
     /// the blanks before it.
-    held: String,
+    pub(super) held: String,
     /// `held` is read up to here. Outside a block, everything before it is blank.
-    at: usize,
+    pub(super) at: usize,
     /// Inside a block: where its first tag ends in `held`.
-    opened: usize,
-    call: Call,
+    pub(super) opened: usize,
+    pub(super) call: Call,
     /// What came before `held` ended a line.
-    line_start: bool,
+    pub(super) line_start: bool,
     /// The last thing given was a call.
-    after_call: bool,
+    pub(super) after_call: bool,
+    /// Of a string that is given as it grows.
+    pub(super) string: StringStart,
 }
 
 /// Where `ToolCallParser::at` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Outside a block.
     Text,
     /// After `<tool_call>`.
@@ -66,18 +57,11 @@ enum State {
     FunctionClosed,
 }
 
-/// The function of a block, as far as it is known.
-#[derive(Clone, Debug, Default)]
-struct Call {
-    name: String,
-    /// `None`: no such tool, and the block is text.
-    tool: Option<usize>,
-    /// Keys and the text of their values.
-    values: Vec<(String, String)>,
-}
-
 /// What follows `</parameter>` when it ends a value, and what may stand between parameters.
 const IN_BODY: [&str; 5] = [PARAMETER, FUNCTION_CLOSE, TOOL_CLOSE, TOOL_OPEN, FUNCTION];
+
+/// What may end a value.
+const IN_VALUE: [&str; 4] = [PARAMETER_CLOSE, FUNCTION_CLOSE, TOOL_CLOSE, PARAMETER];
 
 /// Bytes read at a time, up to a character. What is given is removed from the front of what is held, so this bounds the cost of a part in
 /// which every few bytes turn out to be text.
@@ -95,6 +79,7 @@ impl ToolCallParser {
             call: Call::default(),
             line_start: true,
             after_call: false,
+            string: StringStart::default(),
         }
     }
 
@@ -116,22 +101,15 @@ impl ToolCallParser {
         out
     }
 
-    /// The end of an answer that the model ended. A block that lacks nothing but closing tags is a call; the rest of what
-    /// was held is text.
-    pub fn finish(&mut self) -> Vec<ContentDelta> {
+    /// The end of the content. What was held is text, unless it makes a call with what came before.
+    pub fn finish(&mut self, end: ContentEnd) -> Vec<ContentDelta> {
         let mut out = Vec::new();
-        if self.close_at_end() {
+        if end != ContentEnd::Limit && self.close_at_end(end, &mut out) {
             self.at = self.held.len();
             self.complete(&mut out);
+        } else if self.call.is_begun() {
+            self.break_off(&mut out);
         }
-        self.release_rest(&mut out);
-        out
-    }
-
-    /// The end of an answer that the model did not end. More parameters might have come, so a block that is not closed is
-    /// text.
-    pub fn cut_off(&mut self) -> Vec<ContentDelta> {
-        let mut out = Vec::new();
         self.release_rest(&mut out);
         out
     }
@@ -144,8 +122,8 @@ impl ToolCallParser {
             State::Name => self.in_name(out),
             State::Body => self.in_body(out),
             State::Key => self.in_key(out),
-            State::Value { start } => self.in_value(start),
-            State::Closing { start, end, tag } => self.in_closing(start, end, tag),
+            State::Value { start } => self.in_value(start, out),
+            State::Closing { start, end, tag } => self.in_closing(start, end, tag, out),
             State::FunctionClosed => self.after_function(),
         }
     }
@@ -189,8 +167,7 @@ impl ToolCallParser {
     fn in_name(&mut self, out: &mut Vec<ContentDelta>) -> bool {
         match tag_name(&self.held[self.at..]) {
             TagName::Name(name, length) => {
-                let tool = self.tools.find(name);
-                self.call = Call { name: name.to_owned(), tool, values: Vec::new() };
+                self.call = Call::new(name, &self.tools);
                 self.at += length;
                 self.state = State::Body;
                 true
@@ -217,7 +194,7 @@ impl ToolCallParser {
             // The next call begins before this one was closed.
             Look::Tag(_) => self.complete(out),
             Look::Undecided => return false,
-            Look::Other => return self.give_back(self.at, out),
+            Look::Other => return self.give_up(out),
         }
         true
     }
@@ -225,28 +202,35 @@ impl ToolCallParser {
     fn in_key(&mut self, out: &mut Vec<ContentDelta>) -> bool {
         match tag_name(&self.held[self.at..]) {
             TagName::Name(key, length) => {
-                self.call.values.push((key.to_owned(), String::new()));
+                self.call.begin_value(key, &self.tools, out);
                 self.at += length;
+                if self.call.in_string() {
+                    self.string = StringStart::default();
+                    self.held.drain(..self.at);
+                    self.at = 0;
+                }
                 self.state = State::Value { start: self.at };
                 true
             }
             TagName::Undecided => false,
-            TagName::Broken => self.give_back(self.at, out),
+            TagName::Broken => self.give_up(out),
         }
     }
 
-    fn in_value(&mut self, start: usize) -> bool {
+    fn in_value(&mut self, start: usize, out: &mut Vec<ContentDelta>) -> bool {
+        if self.call.in_string() && !self.begin_string() {
+            return false;
+        }
         while let Some(found) = self.held[self.at..].find('<') {
             let place = self.at + found;
             self.at = place;
-            let tags = [PARAMETER_CLOSE, FUNCTION_CLOSE, TOOL_CLOSE, PARAMETER];
-            match look(&self.held[place..], &tags) {
-                Look::Undecided => return false,
+            match look(&self.held[place..], &IN_VALUE) {
+                Look::Undecided => return self.give_string_up_to(place, out),
                 Look::Tag(PARAMETER) if self.begins_line(place, start) => {
                     match tag_name(&self.held[place + PARAMETER.len()..]) {
-                        TagName::Undecided => return false,
-                        TagName::Name(key, _) if self.may_follow(key) => {
-                            self.end_value(start, place, PARAMETER);
+                        TagName::Undecided => return self.give_string_up_to(place, out),
+                        TagName::Name(key, _) if self.call.may_follow(key, &self.tools) => {
+                            self.at = self.end_value(start, place, PARAMETER, out);
                             self.state = State::Body;
                             return true;
                         }
@@ -265,28 +249,42 @@ impl ToolCallParser {
             self.at = place + 1;
         }
         self.at = self.held.len();
-        false
+        self.give_string_up_to(self.at, out)
     }
 
-    fn in_closing(&mut self, start: usize, end: usize, tag: &'static str) -> bool {
+    fn in_closing(
+        &mut self,
+        start: usize,
+        end: usize,
+        tag: &'static str,
+        out: &mut Vec<ContentDelta>,
+    ) -> bool {
         self.skip_blanks();
         let followers: &[&str] = match tag {
             PARAMETER_CLOSE => &IN_BODY,
             FUNCTION_CLOSE => &[TOOL_CLOSE],
             _ => &[TOOL_OPEN],
         };
-        match look(&self.held[self.at..], followers) {
-            Look::Tag(_) => {
-                self.end_value(start, end, tag);
-                self.state = State::Body;
-                true
-            }
-            Look::Undecided => false,
-            Look::Other => {
-                self.state = State::Value { start };
-                true
-            }
+        let follows = match look(&self.held[self.at..], followers) {
+            Look::Tag(PARAMETER) => match tag_name(&self.held[self.at + PARAMETER.len()..]) {
+                TagName::Name(..) => true,
+                TagName::Undecided => return false,
+                TagName::Broken => false,
+            },
+            Look::Tag(_) => true,
+            Look::Undecided => return false,
+            Look::Other => false,
+        };
+        if follows {
+            let next = self.at;
+            let taken = self.held.len();
+            self.end_value(start, end, tag, out);
+            self.at = next - (taken - self.held.len());
+            self.state = State::Body;
+        } else {
+            self.state = State::Value { start };
         }
+        true
     }
 
     fn after_function(&mut self) -> bool {
@@ -314,17 +312,10 @@ impl ToolCallParser {
     /// it is that of a value.
     fn begins_line(&self, place: usize, start: usize) -> bool {
         let before = self.held[start..place].trim_end_matches([' ', '\t']);
-        if before.is_empty() { start > 0 || self.line_start } else { before.ends_with('\n') }
-    }
-
-    /// Whether a parameter may follow one that was not closed.
-    fn may_follow(&self, key: &str) -> bool {
-        let declared = self.signature().and_then(|signature| signature.declares(key)).unwrap_or(true);
-        declared && self.call.values.iter().all(|(given, _)| given != key)
-    }
-
-    fn signature(&self) -> Option<&Signature> {
-        self.call.tool.and_then(|place| self.tools.at(place))
+        if !before.is_empty() {
+            return before.ends_with('\n');
+        }
+        if self.call.in_string() { !self.string.given } else { start > 0 || self.line_start }
     }
 
     fn skip_blanks(&mut self) {
@@ -337,73 +328,6 @@ impl ToolCallParser {
         self.at += tag.len();
         self.opened = self.at;
         self.state = if tag == TOOL_OPEN { State::Opened } else { State::Name };
-    }
-
-    /// The value of the last key is `held[start..end]`, ended by `tag`.
-    fn end_value(&mut self, start: usize, end: usize, tag: &'static str) {
-        let mut value = &self.held[start..end];
-        if tag != PARAMETER_CLOSE {
-            // The tag stands on a line of its own, perhaps indented.
-            let line = value.trim_end_matches([' ', '\t']);
-            value = if line.ends_with('\n') { line } else { value };
-        }
-        let line_break = if value.starts_with("\r\n") { "\r\n" } else { "\n" };
-        value = value.strip_prefix(line_break).unwrap_or(value);
-        value = value.strip_suffix(line_break).unwrap_or(value);
-        if let Some((_, last)) = self.call.values.last_mut() {
-            last.push_str(value);
-        }
-    }
-
-    /// The block up to `at` is a whole call, or the whole block of an unknown tool.
-    fn complete(&mut self, out: &mut Vec<ContentDelta>) {
-        if self.call.tool.is_none() {
-            self.give_back(self.at, out);
-            return;
-        }
-        let arguments = self.arguments();
-        let call = std::mem::take(&mut self.call);
-        out.push(ContentDelta::ToolCall { name: call.name, arguments });
-        self.held.drain(..self.at);
-        self.at = 0;
-        self.state = State::FunctionClosed;
-        self.line_start = true;
-        self.after_call = true;
-    }
-
-    /// The text of a JSON object.
-    fn arguments(&self) -> String {
-        let mut members: Vec<(&str, String)> = Vec::with_capacity(self.call.values.len());
-        for (key, text) in &self.call.values {
-            let value = argument(text, self.signature().and_then(|signature| signature.kinds(key)));
-            match members.iter_mut().find(|(given, _)| given == key) {
-                Some((_, earlier)) => *earlier = value,
-                None => members.push((key, value)),
-            }
-        }
-        let members: Vec<String> =
-            members.iter().map(|(key, value)| format!("{}:{value}", quoted(key))).collect();
-        format!("{{{}}}", members.join(","))
-    }
-
-    /// Whether the end of the text completes a call; ends its last value.
-    fn close_at_end(&mut self) -> bool {
-        let rest = &self.held[self.at..];
-        match self.state {
-            State::Body => begins_one(rest, &[FUNCTION_CLOSE, TOOL_CLOSE]),
-            State::Closing { start, end, tag } => {
-                let closed = match tag {
-                    PARAMETER_CLOSE => begins_one(rest, &[FUNCTION_CLOSE, TOOL_CLOSE]),
-                    FUNCTION_CLOSE => begins_one(rest, &[TOOL_CLOSE]),
-                    _ => rest.is_empty(),
-                };
-                if closed {
-                    self.end_value(start, end, tag);
-                }
-                closed
-            }
-            _ => false,
-        }
     }
 
     /// The end: what is held is text, unless it belongs to the last call.
@@ -429,7 +353,7 @@ impl ToolCallParser {
     }
 
     /// No call: the block is text up to `end`, and what follows is looked at anew.
-    fn give_back(&mut self, end: usize, out: &mut Vec<ContentDelta>) -> bool {
+    pub(super) fn give_back(&mut self, end: usize, out: &mut Vec<ContentDelta>) -> bool {
         self.give(end, out);
         self.at = 0;
         self.state = State::Text;
@@ -444,13 +368,5 @@ impl ToolCallParser {
         self.after_call = false;
         give_text(out, &self.held[..end]);
         self.held.drain(..end);
-    }
-}
-
-fn give_text(out: &mut Vec<ContentDelta>, text: &str) {
-    match out.last_mut() {
-        _ if text.is_empty() => {}
-        Some(ContentDelta::Text(before)) => before.push_str(text),
-        _ => out.push(ContentDelta::Text(text.to_owned())),
     }
 }

@@ -9,6 +9,9 @@ pub(super) const FUNCTION_CLOSE: &str = "</function>";
 pub(super) const PARAMETER: &str = "<parameter=";
 pub(super) const PARAMETER_CLOSE: &str = "</parameter>";
 
+/// Bytes of a name; what is longer is no tag. This bounds what is read again with each part.
+const LONGEST_NAME: usize = 1024;
+
 /// What a text begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -48,15 +51,15 @@ pub(super) enum TagName<'a> {
 }
 
 pub(super) fn tag_name(text: &str) -> TagName<'_> {
-    match text.find(['>', '<', '\n']) {
-        Some(end) => {
-            let name = text[..end].trim();
-            if name.is_empty() || !text[end..].starts_with('>') {
-                TagName::Broken
-            } else {
-                TagName::Name(name, end + 1)
-            }
-        }
+    let searched = text.char_indices().map(|(at, _)| at).take_while(|&at| at <= LONGEST_NAME);
+    let end = searched.zip(text.chars()).find(|(_, character)| matches!(character, '>' | '<' | '\n'));
+    match end {
+        Some((end, '>')) => match text[..end].trim() {
+            "" => TagName::Broken,
+            name => TagName::Name(name, end + 1),
+        },
+        Some(_) => TagName::Broken,
+        None if text.len() > LONGEST_NAME => TagName::Broken,
         None => TagName::Undecided,
     }
 }
