@@ -1,9 +1,11 @@
 //! Attention over the paged cache.
 
+use std::ops::Range;
+
 use lily_kernels::attention::{Attend, AttentionPrep, AttentionShape};
 
-use super::Task;
-use crate::loops::attend::{Block, Heads};
+use super::{TASKS_PER_THREAD, Task};
+use crate::loops::attend::{Block, Heads, QUERIES};
 use crate::pool::sized;
 use crate::state::PAGE_TOKENS;
 
@@ -73,34 +75,51 @@ fn heads_per_task(s: &AttentionShape, threads: usize) -> usize {
     divisors.min_by_key(|heads| time(*heads)).unwrap_or(1)
 }
 
-pub(crate) fn attend_tasks(k: &Attend, threads: usize) -> usize {
-    k.shape.slots * k.shape.rows * k.shape.query_heads / heads_per_task(&k.shape, threads)
+/// Rows of a task. Where there are rows enough for all threads, rows that follow each other meet a page of keys together: as
+/// many as the loops take queries at once.
+fn rows_per_task(s: &AttentionShape, threads: usize) -> usize {
+    let group = s.query_heads / s.kv_heads;
+    let rows = (QUERIES / group).max(1);
+    let tasks = s.slots * s.rows.div_ceil(rows) * s.kv_heads;
+    if heads_per_task(s, threads) == group && tasks >= threads * TASKS_PER_THREAD { rows } else { 1 }
 }
 
-/// One row, some query heads of one KV head, all keys up to the row's own.
+pub(crate) fn attend_tasks(k: &Attend, threads: usize) -> usize {
+    let s = &k.shape;
+    let blocks = s.rows.div_ceil(rows_per_task(s, threads));
+    s.slots * blocks * s.query_heads / heads_per_task(s, threads)
+}
+
+/// Some rows of a sequence, some query heads of one KV head, all keys up to each row's own.
 pub(crate) fn attend(k: &Attend, t: Task<'_>) {
     let s = &k.shape;
-    let (d, heads) = (s.head_dim, heads_per_task(s, t.threads));
-    let per_row = s.query_heads / heads;
+    let (d, heads, block_rows) =
+        (s.head_dim, heads_per_task(s, t.threads), rows_per_task(s, t.threads));
+    let (blocks, per_row) = (s.rows.div_ceil(block_rows), s.query_heads / heads);
     // late rows see the most keys: they go first, so that no thread is left alone with one at the end
-    let row = s.slots * s.rows - 1 - t.index / per_row;
+    let block = s.slots * blocks - 1 - t.index / per_row;
+    let (slot, from) = (block / blocks, block % blocks * block_rows);
+    let rows = slot * s.rows + from..slot * s.rows + (from + block_rows).min(s.rows);
     let first = t.index % per_row * heads;
     let kv_head = first / (s.query_heads / s.kv_heads);
-    let slot = row / s.rows;
-    let seen = t.args.u32(2)[row] as usize + 1;
+    let positions = t.args.u32(2);
+    let seen = |row: usize| positions[row] as usize + 1;
     let (keys, values) = (t.args.pages(4 + slot), t.args.pages(4 + s.slots + slot));
 
-    let start = (row * s.query_heads + first) * d;
-    let state = sized(&mut t.scratch.out, heads * (d + 2));
-    let (max, rest) = state.split_at_mut(heads);
-    let (sum, mix) = rest.split_at_mut(heads);
+    let queries = rows.len() * heads;
+    let plain = sized(&mut t.scratch.plain, queries * d);
+    for (row, q) in rows.clone().zip(plain.chunks_exact_mut(heads * d)) {
+        q.copy_from_slice(&t.args.f32(0)[(row * s.query_heads + first) * d..][..heads * d]);
+    }
+    let state = sized(&mut t.scratch.out, queries * (d + 2));
+    let (max, rest) = state.split_at_mut(queries);
+    let (sum, mix) = rest.split_at_mut(queries);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.0);
     mix.fill(0.0);
-    let mut running = Heads { q: &t.args.f32(0)[start..][..heads * d], head_dim: d, max, sum, mix };
+    let mut running = Heads { q: plain, head_dim: d, max, sum, mix };
     let scale = 1.0 / (d as f32).sqrt();
-    for page in 0..seen.div_ceil(PAGE_TOKENS) {
-        let tokens = (seen - page * PAGE_TOKENS).min(PAGE_TOKENS);
+    let mut meet = |page: usize, tokens: usize, queries: Range<usize>| {
         // SAFETY: the launch writes no keys or values; the loops belong to this processor.
         unsafe {
             let block = Block {
@@ -108,14 +127,33 @@ pub(crate) fn attend(k: &Attend, t: Task<'_>) {
                 values: values.block(page, kv_head, tokens),
                 scale,
             };
-            (t.loops.attend_block)(&block, &mut running);
+            (t.loops.attend_block)(&block, &mut running.part(queries));
+        }
+    };
+    // pages that all rows see whole, all rows at once; then those that each row sees by itself
+    let whole = rows.clone().map(|row| seen(row) / PAGE_TOKENS).min().unwrap_or(0);
+    for page in 0..whole {
+        for queries in (0..queries).step_by(QUERIES) {
+            meet(page, PAGE_TOKENS, queries..(queries + QUERIES).min(rows.len() * heads));
         }
     }
-    let gates: Vec<&[f32]> = (first..first + heads)
-        .map(|h| &t.args.f32(1)[((row * s.query_heads + h) * 2 + 1) * d..][..d])
-        .collect();
-    // SAFETY: no two tasks share a row and a head; the loops belong to this processor.
-    unsafe { (t.loops.finish_heads)(&running, &gates, t.args.f32_mut(3, start, heads * d)) };
+    for (i, row) in rows.clone().enumerate() {
+        for page in whole..seen(row).div_ceil(PAGE_TOKENS) {
+            let tokens = (seen(row) - page * PAGE_TOKENS).min(PAGE_TOKENS);
+            for head in (0..heads).step_by(QUERIES) {
+                meet(page, tokens, i * heads + head..i * heads + (head + QUERIES).min(heads));
+            }
+        }
+    }
+    for (i, row) in rows.enumerate() {
+        let gates: Vec<&[f32]> = (first..first + heads)
+            .map(|h| &t.args.f32(1)[((row * s.query_heads + h) * 2 + 1) * d..][..d])
+            .collect();
+        let out = (row * s.query_heads + first) * d;
+        let running = running.part(i * heads..(i + 1) * heads);
+        // SAFETY: no two tasks share a row and a head; the loops belong to this processor.
+        unsafe { (t.loops.finish_heads)(&running, &gates, t.args.f32_mut(3, out, heads * d)) };
+    }
 }
 
 #[cfg(test)]

@@ -62,13 +62,31 @@ pub(crate) struct RowScan<'a> {
     pub(crate) width: usize,
 }
 
-/// Runs rows of a head's state S, [rows, width], over all tokens: a row stays in registers where its width is a whole number of
-/// vectors that fit, and in the first-level cache otherwise. Two rows at once, where they fit, because each waits for its own
-/// sums.
+/// Tokens from which on many rows take turns in the first-level cache ([`in_cache`]) instead of two at a time in registers: before
+/// that, reading them once more costs more than waiting for sums.
+const TURNS_FROM: usize = 4;
+
+/// Runs rows of a head's state S, [rows, width], over all tokens. The bits are those of one row after the other.
 #[inline(always)]
 pub(crate) fn scan_rows<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
     let (vectors, rest) = (scan.width / S::LANES, scan.width % S::LANES);
     let mut first = 0;
+    if scan.tokens >= TURNS_FROM && rest == 0 {
+        let mut blocks = state.chunks_exact_mut(TURNS * TURN_ROWS * scan.width);
+        for rows in &mut blocks {
+            in_cache::<S>(scan, first, rows);
+            first += TURNS * TURN_ROWS;
+        }
+        in_pairs::<S>(scan, first, vectors, rest, blocks.into_remainder());
+    } else {
+        in_pairs::<S>(scan, first, vectors, rest, state);
+    }
+}
+
+/// A row stays in registers where its width is a whole number of vectors that fit, and in the first-level cache otherwise. Two
+/// rows at once, where they fit, because each waits for its own sums.
+#[inline(always)]
+fn in_pairs<S: Simd>(scan: &RowScan<'_>, mut first: usize, vectors: usize, rest: usize, state: &mut [f32]) {
     for rows in state.chunks_mut(2 * scan.width) {
         let pair = rows.len() == 2 * scan.width;
         match (vectors, rest) {
@@ -84,6 +102,112 @@ pub(crate) fn scan_rows<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
             }),
         }
         first += 2;
+    }
+}
+
+/// Rows whose sums are taken together.
+const TURN_ROWS: usize = 8;
+
+/// Blocks of rows that take turns: with rows of 128 f32, half of a first-level cache.
+const TURNS: usize = 4;
+
+/// Blocks of rows take turns, so that products of one fill the time in which the sums of another are added up, and its deltas
+/// made of them. A token's change to S and the next token's products with it are one pass over the row.
+#[inline(always)]
+fn in_cache<S: Simd>(scan: &RowScan<'_>, first: usize, state: &mut [f32]) {
+    let block = TURN_ROWS * scan.width;
+    assert!(state.len() == TURNS * block);
+    let mut deltas = [[0.0f32; TURN_ROWS]; TURNS];
+    let mut sums = [[0.0f32; 2 * TURN_ROWS]; TURNS];
+    let finish = |t: usize, turn: usize, sums: &[f32; 2 * TURN_ROWS], deltas: &mut [f32; TURN_ROWS]| {
+        let (g, beta, kappa) = scan.scalars(t);
+        let first = first + turn * TURN_ROWS;
+        for r in 0..TURN_ROWS {
+            deltas[r] = beta * (scan.v(t, first + r) - g * sums[r]);
+            scan.write(t, first + r, g * sums[TURN_ROWS + r] + deltas[r] * kappa);
+        }
+    };
+    for t in 0..scan.tokens {
+        for turn in 0..TURNS {
+            let rows = &mut state[turn * block..][..block];
+            sums[turn] = if t == 0 {
+                pass::<S, false, true>(scan, t, &deltas[turn], rows)
+            } else {
+                pass::<S, true, true>(scan, t, &deltas[turn], rows)
+            };
+            // the block before this one; of the last block, in the next round
+            if turn > 0 {
+                finish(t, turn - 1, &sums[turn - 1], &mut deltas[turn - 1]);
+            } else if t > 0 {
+                finish(t - 1, TURNS - 1, &sums[TURNS - 1], &mut deltas[TURNS - 1]);
+            }
+        }
+    }
+    finish(scan.tokens - 1, TURNS - 1, &sums[TURNS - 1], &mut deltas[TURNS - 1]);
+    for turn in 0..TURNS {
+        pass::<S, true, false>(scan, scan.tokens, &deltas[turn], &mut state[turn * block..][..block]);
+    }
+}
+
+/// S <- g S + delta k of the token before `t`, where `CHANGE`; then S k and S q of token t for each row, where `SUM`.
+#[inline(always)]
+fn pass<S: Simd, const CHANGE: bool, const SUM: bool>(
+    scan: &RowScan<'_>,
+    t: usize,
+    deltas: &[f32; TURN_ROWS],
+    rows: &mut [f32],
+) -> [f32; 2 * TURN_ROWS] {
+    /// Rows that meet loaded k and q together.
+    const TOGETHER: usize = 4;
+    let width = scan.width;
+    assert!(rows.len() == TURN_ROWS * width && width.is_multiple_of(S::LANES));
+    let before = t.saturating_sub(1);
+    let (_, k_before) = scan.qk(before, width);
+    let (g, ..) = scan.scalars(before);
+    let (q, k) = if SUM { scan.qk(t, width) } else { (k_before, k_before) };
+    // SAFETY: the state rows have `width` values each and so have k and q (asserted, and by `qk`), a whole number of vectors;
+    // the processor has `S`.
+    unsafe {
+        let mut sums = [S::splat(0.0); 2 * TURN_ROWS];
+        let g = S::splat(g);
+        for from in (0..TURN_ROWS).step_by(TOGETHER) {
+            let mut delta = [S::splat(0.0); TOGETHER];
+            for r in 0..TOGETHER {
+                delta[r] = S::splat(deltas[from + r]);
+            }
+            let row = rows.as_mut_ptr().add(from * width);
+            let (mut sk, mut sq) = ([[S::splat(0.0); 2]; TOGETHER], [[S::splat(0.0); 2]; TOGETHER]);
+            let mut i = 0;
+            while i < width {
+                // every second vector has sums of its own, as in `in_registers`
+                for odd in 0..2 {
+                    let at = i + odd * S::LANES;
+                    if at >= width {
+                        break;
+                    }
+                    let k_before = S::load(k_before.as_ptr().add(at));
+                    let (k, q) = (S::load(k.as_ptr().add(at)), S::load(q.as_ptr().add(at)));
+                    for r in 0..TOGETHER {
+                        let place = row.add(r * width + at);
+                        let mut s = S::load(place);
+                        if CHANGE {
+                            s = S::fma(delta[r], k_before, S::mul(g, s));
+                            S::store(place, s);
+                        }
+                        if SUM {
+                            sk[r][odd] = S::fma(s, k, sk[r][odd]);
+                            sq[r][odd] = S::fma(s, q, sq[r][odd]);
+                        }
+                    }
+                }
+                i += 2 * S::LANES;
+            }
+            for r in 0..TOGETHER {
+                sums[from + r] = S::add(sk[r][0], sk[r][1]);
+                sums[TURN_ROWS + from + r] = S::add(sq[r][0], sq[r][1]);
+            }
+        }
+        if SUM { S::sums(sums) } else { [0.0; 2 * TURN_ROWS] }
     }
 }
 

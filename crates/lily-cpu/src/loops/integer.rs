@@ -164,6 +164,9 @@ pub(crate) fn integer_block<S: Dot>(
                 S::widen(&packed, chunk * 16, places.weights.add(chunk * CHUNK * OUTPUTS));
             }
         }
+        // the first tile fetches the block behind this one
+        let mut ahead = packed.weights[0].wrapping_add(OUTPUTS * matrix.format.row_bytes(matrix.cols));
+        let mut lines = places.runs * OUTPUTS * 4 / 64;
         let mut r = 0;
         while r < rows.len() {
             let out = &mut out[r * width + first..];
@@ -171,20 +174,21 @@ pub(crate) fn integer_block<S: Dot>(
             unsafe {
                 let rows = places.rows.add(r * places.row_bytes());
                 match tile_rows::<S>(rows_left(r)) {
-                    12 => tile::<S, 12>(&places, rows, out, width, count),
-                    11 => tile::<S, 11>(&places, rows, out, width, count),
-                    10 => tile::<S, 10>(&places, rows, out, width, count),
-                    9 => tile::<S, 9>(&places, rows, out, width, count),
-                    8 => tile::<S, 8>(&places, rows, out, width, count),
-                    7 => tile::<S, 7>(&places, rows, out, width, count),
-                    6 => tile::<S, 6>(&places, rows, out, width, count),
-                    5 => tile::<S, 5>(&places, rows, out, width, count),
-                    4 => tile::<S, 4>(&places, rows, out, width, count),
-                    3 => tile::<S, 3>(&places, rows, out, width, count),
-                    2 => tile::<S, 2>(&places, rows, out, width, count),
-                    _ => tile::<S, 1>(&places, rows, out, width, count),
+                    12 => tile::<S, 12>(&places, rows, (ahead, lines), out, width, count),
+                    11 => tile::<S, 11>(&places, rows, (ahead, lines), out, width, count),
+                    10 => tile::<S, 10>(&places, rows, (ahead, lines), out, width, count),
+                    9 => tile::<S, 9>(&places, rows, (ahead, lines), out, width, count),
+                    8 => tile::<S, 8>(&places, rows, (ahead, lines), out, width, count),
+                    7 => tile::<S, 7>(&places, rows, (ahead, lines), out, width, count),
+                    6 => tile::<S, 6>(&places, rows, (ahead, lines), out, width, count),
+                    5 => tile::<S, 5>(&places, rows, (ahead, lines), out, width, count),
+                    4 => tile::<S, 4>(&places, rows, (ahead, lines), out, width, count),
+                    3 => tile::<S, 3>(&places, rows, (ahead, lines), out, width, count),
+                    2 => tile::<S, 2>(&places, rows, (ahead, lines), out, width, count),
+                    _ => tile::<S, 1>(&places, rows, (ahead, lines), out, width, count),
                 }
             }
+            (ahead, lines) = (ahead, 0);
             r += tile_rows::<S>(rows_left(r));
         }
     }
@@ -219,11 +223,11 @@ fn packed(matrix: &Matrix<'_>, rows: Range<usize>) -> Packed {
 unsafe fn tile<S: Dot, const R: usize>(
     places: &Places,
     rows: *const u8,
+    (mut ahead, lines): (*const u8, usize),
     out: &mut [f32],
     stride: usize,
     count: usize,
 ) {
-    let mut blocks = [[0.0f32; OUTPUTS]; R];
     // SAFETY: the caller's promise: for each group R times 16 bytes a run and 2 R f32, and 128 bytes of weights for each run and
     // 32 f32 of scales and biases for each group.
     unsafe {
@@ -231,6 +235,10 @@ unsafe fn tile<S: Dot, const R: usize>(
             (rows, places.weights.cast_const(), places.scales.cast_const());
         let mut floats = [S::no_floats(); R];
         for _ in 0..places.groups {
+            for _ in 0..lines {
+                S::fetch(ahead);
+                ahead = ahead.wrapping_add(64);
+            }
             let mut sums = [S::no_sums(); R];
             for half in [0, RUN] {
                 for run in 0..places.runs {
@@ -259,11 +267,14 @@ unsafe fn tile<S: Dot, const R: usize>(
             scales = scales.add(32);
         }
         for r in 0..R {
-            S::store_floats(blocks[r].as_mut_ptr(), floats[r]);
+            if count == OUTPUTS {
+                S::store_floats(out[r * stride..][..OUTPUTS].as_mut_ptr(), floats[r]);
+            } else {
+                let mut block = [0.0f32; OUTPUTS];
+                S::store_floats(block.as_mut_ptr(), floats[r]);
+                out[r * stride..][..count].copy_from_slice(&block[..count]);
+            }
         }
-    }
-    for (r, block) in blocks.iter().enumerate() {
-        out[r * stride..][..count].copy_from_slice(&block[..count]);
     }
 }
 

@@ -61,6 +61,36 @@ unsafe impl<const VNNI: bool> Simd for Avx512<VNNI> {
         unsafe { _mm512_reduce_add_ps(v) }
     }
 
+    /// Halves of two vectors are added at once, then quarters of four, and so on: the pairs are those of `sum`.
+    #[inline(always)]
+    unsafe fn sums(all: [Self::V; 16]) -> [f32; 16] {
+        // SAFETY: see the trait.
+        unsafe {
+            let halves = |a: __m512, b: __m512| {
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+            };
+            let quarters = |a: __m512, b: __m512| {
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+            };
+            let mut four = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                // the vectors that end in lane i of each quarter
+                let (a, b) = (halves(all[i], all[4 + i]), halves(all[8 + i], all[12 + i]));
+                four[i] = quarters(a, b);
+            }
+            let pairs = |a: __m512, b: __m512| {
+                let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+                let low = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                _mm512_add_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)))
+            };
+            let (a, b) = (pairs(four[0], four[1]), pairs(four[2], four[3]));
+            let all = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+            let mut out = [0.0; 16];
+            _mm512_storeu_ps(out.as_mut_ptr(), all);
+            out
+        }
+    }
+
     /// A 4-bit weight has 16 possible values per group: scale * 0 + bias ... scale * 15 + bias. They fill one vector,
     /// and a lane permutation, which looks only at the low four bits of each index, picks 16 weights at once: shift,
     /// permute, multiply-add, without masks or conversions.
@@ -180,19 +210,31 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn fetch(line: *const u8) {
+        // SAFETY: fetching touches no memory, wherever the address lies; the processor has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn widen(packed: &Packed, from: usize, panel: *mut u8) {
         // SAFETY: a row's bytes from 4 * from on are loaded up to its end; the panel has room for 16 runs of 128 bytes.
         unsafe {
-            let inside = mask_bytes(packed.cols / 2 - 4 * from);
+            let left = packed.cols / 2 - 4 * from;
+            if left >= 64 {
+                // a quarter of the chunk after the other, gathered from all rows as it is loaded
+                for part in 0..4 {
+                    for (run, bytes) in transpose_parts(packed, 4 * from + 16 * part).into_iter().enumerate() {
+                        store_run(bytes, panel.add(128 * (4 * part + run)));
+                    }
+                }
+                return;
+            }
             let mut rows = [_mm512_setzero_si512(); OUTPUTS];
             for o in 0..OUTPUTS {
-                fetch_ahead(packed, from / 16, o);
-                rows[o] = _mm512_maskz_loadu_epi8(inside, packed.weights[o].add(4 * from).cast());
+                rows[o] = _mm512_maskz_loadu_epi8(mask_bytes(left), packed.weights[o].add(4 * from).cast());
             }
             for (run, bytes) in transpose(rows).into_iter().enumerate() {
-                let (even, odd) = nibbles(bytes);
-                _mm512_storeu_si512(panel.add(128 * run).cast(), even);
-                _mm512_storeu_si512(panel.add(128 * run + 64).cast(), odd);
+                store_run(bytes, panel.add(128 * run));
             }
         }
     }
@@ -436,6 +478,34 @@ unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
     }
 }
 
+/// A run of 16 rows: weights of even inputs, then of odd ones.
+#[inline(always)]
+unsafe fn store_run(bytes: __m512i, out: *mut u8) {
+    // SAFETY: the caller's memory has room for 128 bytes, and its processor AVX-512.
+    unsafe {
+        let (even, odd) = nibbles(bytes);
+        _mm512_storeu_si512(out.cast(), even);
+        _mm512_storeu_si512(out.add(64).cast(), odd);
+    }
+}
+
+/// 16 bytes from byte `from` on of each of 16 rows: of every 4 bytes, a vector whose lanes are the rows.
+#[inline(always)]
+unsafe fn transpose_parts(packed: &Packed, from: usize) -> [__m512i; 4] {
+    // SAFETY: the caller's rows have these bytes, and its processor AVX-512.
+    unsafe {
+        let mut fours = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            let load = |row: usize| _mm_loadu_si128(packed.weights[row].add(from).cast());
+            let all = _mm512_broadcast_i32x4(load(i));
+            let all = _mm512_mask_broadcast_i32x4(all, 0x00f0, load(i + 4));
+            let all = _mm512_mask_broadcast_i32x4(all, 0x0f00, load(i + 8));
+            fours[i] = _mm512_mask_broadcast_i32x4(all, 0xf000, load(i + 12));
+        }
+        transpose_within(fours)
+    }
+}
+
 /// Of pairs of bf16, a lane a matrix row, the first `groups` as f32: 16 of a group, the next group's 32 behind.
 #[inline(always)]
 unsafe fn store_pair(both: __m512i, groups: usize, out: *mut f32) {
@@ -459,14 +529,6 @@ const AHEAD: usize = 16 << 10;
 /// How many blocks of [`OUTPUTS`] rows ahead scales are fetched: at one block, products of 2,048 inputs took a seventh longer;
 /// at 8 and 16 as long as at 4.
 const BLOCKS_AHEAD: usize = 4;
-
-/// Fetches a line of what follows these rows in memory: of each chunk as many lines as there are rows, from one to the next.
-#[inline(always)]
-unsafe fn fetch_ahead(packed: &Packed, chunk: usize, row: usize) {
-    let line = packed.weights[0].wrapping_add(AHEAD + 64 * (OUTPUTS * chunk + row));
-    // SAFETY: fetching ahead touches no memory, wherever the address lies; the caller's processor has SSE.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-}
 
 /// The first `left` of 64 bytes.
 #[inline(always)]

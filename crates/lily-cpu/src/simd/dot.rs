@@ -55,6 +55,9 @@ pub(crate) unsafe trait Dot: Simd {
     ) -> Self::Floats;
     unsafe fn store_floats(p: *mut f32, floats: Self::Floats);
 
+    /// Has the cache line at an address, which need not be valid, brought nearer, where a processor can be asked to.
+    unsafe fn fetch(_line: *const u8) {}
+
     /// Widens the values of inputs `8 * from..8 * (from + 16)` (those below `cols`; 0 behind them) of 16 rows: for each run of 8
     /// inputs the 4 even ones of each output, then the 4 odd ones: 128 bytes.
     unsafe fn widen(packed: &Packed, from: usize, panel: *mut u8) {

@@ -95,6 +95,17 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     /// Sum of the lanes, in an order of its own that is always the same.
     unsafe fn sum(v: Self::V) -> f32;
 
+    /// [`Simd::sum`] of each of sixteen vectors, to the bit.
+    #[inline(always)]
+    unsafe fn sums(all: [Self::V; 16]) -> [f32; 16] {
+        let mut sums = [0.0; 16];
+        for i in 0..16 {
+            // SAFETY: the caller's promise.
+            sums[i] = unsafe { Self::sum(all[i]) };
+        }
+        sums
+    }
+
     /// 16 four-bit values from 8 packed bytes, looked up in a table of 16 weights: see [`super::loops::gemm`]. The
     /// order of the lanes is that of [`PANEL_ORDER`].
     unsafe fn tile4<const O: usize, const R: usize>(
@@ -171,6 +182,24 @@ pub(crate) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     };
     for i in whole..n {
         sum = fma1::<S>(a[i], b[i], sum);
+    }
+    sum
+}
+
+/// Sum of all values, lanes first and then the tail, in one order.
+#[inline(always)]
+pub(crate) fn sum_all<S: Simd>(x: &[f32]) -> f32 {
+    let whole = x.len() - x.len() % S::LANES;
+    // SAFETY: every load ends at or before `whole`, which is within the slice; the caller runs on a processor of `S`.
+    let mut sum = unsafe {
+        let mut acc = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            acc = S::add(acc, S::load(x.as_ptr().add(i)));
+        }
+        S::sum(acc)
+    };
+    for x in &x[whole..] {
+        sum += x;
     }
     sum
 }
