@@ -19,13 +19,12 @@ mod emu {
     mod ffi;
     mod hand_over;
     mod memory;
-    mod state;
     mod workers;
 
     #[cfg(feature = "touch")]
     pub use device::Touched;
     pub use device::{EmuDevice, EmuOptions};
-    pub use hand_over::Choices;
+    pub use lily_model::device::Choices;
 }
 
 #[cfg(all(feature = "emu", target_os = "linux", target_arch = "x86_64"))]

@@ -13,6 +13,7 @@ pub(crate) fn product(factors: &[usize]) -> u64 {
 
 mod activation;
 pub mod attention;
+mod cuda_unit;
 pub mod delta;
 mod emulator_unit;
 mod format;
@@ -28,6 +29,7 @@ pub mod testing;
 mod text;
 
 pub use activation::Activation;
+pub use cuda_unit::{CUDA_HEADERS, CUDA_OPTIONS, cuda_symbol, cuda_unit};
 pub use emulator_unit::{emulator_symbol, emulator_unit};
 pub use format::{PlainType, QuantFormat, bf16_bits, bf16_to_f32};
 pub use kernel::{Contract, Kernel};

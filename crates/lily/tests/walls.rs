@@ -10,9 +10,19 @@ use std::process::Command;
 const WALLS: &[(&str, &[&str])] = &[
     (
         "lily",
-        &["lily-cpu", "lily-emu", "lily-engine", "lily-model", "lily-protocol", "lily-server", "lily-text"],
+        &[
+            "lily-cpu",
+            "lily-cuda",
+            "lily-emu",
+            "lily-engine",
+            "lily-model",
+            "lily-protocol",
+            "lily-server",
+            "lily-text",
+        ],
     ),
     ("lily-cpu", &["lily-kernels", "lily-model"]),
+    ("lily-cuda", &["lily-kernels", "lily-model"]),
     ("lily-emu", &["lily-kernels", "lily-model"]),
     ("lily-engine", &["lily-model", "lily-protocol"]),
     ("lily-kernels", &[]),
@@ -24,7 +34,7 @@ const WALLS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may hold `unsafe` code: devices anywhere, the model in its memory map only.
-const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-emu", "lily-model"];
+const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-cuda", "lily-emu", "lily-model"];
 
 /// Libraries of text, of tensors and of HTTP, which give a wall away where they do not belong.
 const FOREIGN: &[(&str, &[&str])] = &[
@@ -34,6 +44,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("lily-model", &["tokenizers", "minijinja", "axum", "tokio"]),
     ("lily-kernels", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-cpu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
+    ("lily-cuda", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-emu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
 ];
 

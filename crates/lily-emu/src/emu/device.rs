@@ -1,21 +1,20 @@
 //! The device: runs a plan's stages, launch after launch, in an order that nobody may rely on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use lily_kernels::Access;
 #[cfg(feature = "touch")]
 use lily_kernels::Traffic;
 use lily_kernels::random::Random;
-use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
+use lily_model::device::{self, Batch, Choices, Device, Room, Sequences, StatePart, TensorSource};
 use lily_model::plan::{Buffer, Launch, Plan, Profile, Tail, check_limits};
-use lily_model::{DeviceError, Geometry, Packing, SequenceId, SnapshotId, TensorId};
+use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, SnapshotId, TensorId};
 
 use super::bind::{Memory, Place, Step};
 use super::ffi::{self, Compiled, Exclusive, Texts};
-use super::hand_over::{Choices, Selection};
-use super::memory::{Block, POISON};
-use super::state::State;
+use super::hand_over::Selection;
+use super::memory::{Block, POISON, Pool};
 use super::workers::Workers;
 
 /// How an [`EmuDevice`] works.
@@ -62,7 +61,7 @@ pub struct EmuDevice {
     /// The input of the step that runs, and of the one that it hands tokens to.
     pub(super) steps: [Step; 2],
     pub(super) selection: Selection,
-    pub(super) state: State,
+    pub(super) state: Sequences<Pool>,
     #[cfg(feature = "touch")]
     touched: Vec<Touched>,
 }
@@ -98,7 +97,7 @@ impl EmuDevice {
             logits: empty("logits")?,
             steps: [Step::new()?, Step::new()?],
             selection: Selection::new(&Choices::default())?,
-            state: State::new(geometry, options.profile.activation, options.state_bytes)?,
+            state: Sequences::new(geometry, options.profile.activation, options.state_bytes, Pool::new)?,
             #[cfg(feature = "touch")]
             touched: Vec::new(),
         })
@@ -112,21 +111,13 @@ impl EmuDevice {
 
     /// Memory for a plan, poisoned, and what the batch brings.
     pub(super) fn prepare(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let total = plan.slots * plan.rows;
         if plan.activation != self.options.profile.activation {
             let (plan, device) = (plan.activation.name(), self.options.profile.activation.name());
             return Err(DeviceError::Failed(format!(
                 "a plan of {plan} activations, on a device of {device}"
             )));
         }
-        let fits = batch.sequences.len() == plan.slots
-            && batch.tokens.len() == total
-            && batch.positions.len() == total
-            && batch.tokens.iter().all(|t| (*t as usize) < self.geometry.vocab)
-            && batch.positions.iter().all(|p| (*p as usize) < plan.context);
-        if !fits {
-            return Err(DeviceError::Unknown("the batch does not fit its plan".into()));
-        }
+        batch.check(plan, &self.geometry)?;
         let slots = self.state.slots(batch.sequences, plan.context)?;
         self.steps[0].fill(batch.tokens, batch.positions, &slots)?;
         for view in plan.launches.iter().flat_map(|l| &l.bindings) {
@@ -145,7 +136,8 @@ impl EmuDevice {
 
     /// What can be found out before any launch runs.
     pub(super) fn ready(&self, plan: &Plan) -> Result<Ready, DeviceError> {
-        Ok(Ready { texts: self.texts(plan)?, moves_states: self.moves_states(plan)? })
+        let layers = self.geometry.layers.iter().filter(|kind| **kind == LayerKind::Delta).count();
+        Ok(Ready { texts: self.texts(plan)?, moves_states: device::moves_states(plan, layers)? })
     }
 
     /// Runs every launch over poisoned memory.
@@ -194,14 +186,15 @@ impl EmuDevice {
             state: &self.state,
         };
         let operands = launch.kernel.operands();
-        let places = memory.operands(launch)?;
+        let places = device::operands(&memory, launch)?;
         for (operand, place) in operands.iter().zip(&places) {
             if operand.access == Access::Write && !operand.per_slot {
-                // SAFETY: inside of its buffer (`Memory::operands`), and no launch runs.
+                // SAFETY: inside of its buffer (`device::operands`), and no launch runs.
                 unsafe { place.start.write_bytes(POISON, place.bytes) };
             }
         }
-        let buffers = memory.buffers(dispatch.text, operands, &places)?;
+        let buffers = device::buffers(&memory, dispatch.text, operands, &places)?;
+        let buffers = buffers.into_iter().map(|start| start.unwrap_or(std::ptr::null_mut())).collect();
         // SAFETY: operands are bound by name to bytes that the plan gives them, which are inside of their buffers; that those
         // are as many as the kernel touches is the plan's promise, held by its tests. `self` is borrowed until the end.
         let ready = unsafe { ffi::Launch::new(compiled, &dispatch, buffers) };
@@ -235,25 +228,6 @@ impl EmuDevice {
             self.touched.push(Touched { launch: index, operand: operand.name, declared, touched });
         }
         done
-    }
-
-    /// Whether a plan writes the recurrent states: of all layers, or of none.
-    fn moves_states(&self, plan: &Plan) -> Result<bool, DeviceError> {
-        let mut written = BTreeSet::new();
-        for (view, access) in plan.launches.iter().flat_map(Launch::accesses) {
-            match view.buffer {
-                Buffer::DeltaState { layer, .. } if access.writes() => written.insert((layer, false)),
-                Buffer::ConvState { layer, .. } if access.writes() => written.insert((layer, true)),
-                _ => false,
-            };
-        }
-        match written.len() {
-            0 => Ok(false),
-            n if n == 2 * self.state.delta_layers() => Ok(true),
-            n => Err(DeviceError::Failed(format!(
-                "the plan moves {n} recurrent states, and not those of all layers"
-            ))),
-        }
     }
 }
 
@@ -318,6 +292,7 @@ impl Device for EmuDevice {
     }
 
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
-        self.state.read(sequence, part)
+        let (pool, place) = self.state.part(sequence, part)?;
+        Ok(pool.bytes(place).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
     }
 }

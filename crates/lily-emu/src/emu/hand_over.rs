@@ -2,36 +2,12 @@
 
 use lily_kernels::SLOT_WORDS;
 use lily_kernels::select::{NOT_FINITE, Request};
-use lily_model::device::Batch;
-use lily_model::plan::{Plan, Tail};
+use lily_model::device::{Batch, Choices};
+use lily_model::plan::Plan;
 use lily_model::{DeviceError, SequenceId};
 
 use super::device::EmuDevice;
 use super::memory::Block;
-
-/// How the next tokens of a decode step are chosen (`lily_kernels::select`).
-#[derive(Clone, Debug, Default)]
-pub struct Choices {
-    /// One for each row; `step` moves on.
-    pub requests: Vec<Request>,
-    /// `[entries, vocab]`; moves on.
-    pub counts: Vec<u32>,
-    /// `[entries, vocab]`.
-    pub bias: Vec<f32>,
-    /// `[entries, ceil(vocab / 32)]`.
-    pub mask: Vec<u32>,
-}
-
-impl Choices {
-    fn fit(&self, rows: usize, entries: usize, vocab: usize) -> bool {
-        let known = |r: &Request| (r.entry as usize) < entries && r.vocabulary as usize <= vocab;
-        self.requests.len() == rows
-            && self.requests.iter().all(known)
-            && self.counts.len() == entries * vocab
-            && self.bias.len() == entries * vocab
-            && self.mask.len() == entries * vocab.div_ceil(32)
-    }
-}
 
 /// How tokens are chosen, and what was.
 pub(crate) struct Selection {
@@ -68,20 +44,8 @@ impl EmuDevice {
         choices: &mut Choices,
         count: usize,
     ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        let (rows, vocab) = (plan.slots, self.geometry.vocab);
-        let entries = match plan.tail {
-            Tail::Select { entries } if plan.rows == 1 => entries,
-            _ => {
-                return Err(DeviceError::Unknown(
-                    "the plan does not choose a token for each sequence".into(),
-                ));
-            }
-        };
-        if !choices.fit(rows, entries, vocab)
-            || batch.positions.iter().any(|p| *p as usize + count > plan.context)
-        {
-            return Err(DeviceError::Unknown("requests or positions do not fit the plan".into()));
-        }
+        choices.check(plan, batch, self.geometry.vocab, count)?;
+        let rows = plan.slots;
         let ready = self.ready(plan)?;
         self.prepare(plan, batch)?;
         self.selection = Selection::new(choices)?;

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use lily_model::DeviceError;
+use lily_model::{DeviceError, device};
 
 /// As Metal and CUDA align buffers.
 const ALIGN: usize = 256;
@@ -122,7 +122,7 @@ impl Drop for Block {
     }
 }
 
-/// Places of one size in a block that grows: the states, or the pages, of all sequences in one layer.
+/// Places of one size in a block that grows: the states, or the pages, of all sequences in one layer. What nobody uses is poisoned.
 pub(crate) struct Pool {
     block: Block,
     place: usize,
@@ -133,18 +133,9 @@ impl Pool {
         Ok(Pool { block: Block::new(what, 0)?, place: place_bytes })
     }
 
-    /// Bytes of a place.
-    pub(crate) fn place_bytes(&self) -> usize {
-        self.place
-    }
-
-    pub(crate) fn grow(&mut self, what: &'static str, places: usize) -> Result<(), DeviceError> {
-        self.block.grow(what, places * self.place)
-    }
-
     /// All places, for kernels.
-    pub(crate) fn whole(&self) -> (*mut u8, usize) {
-        (self.block.at(&(0..self.block.len())), self.block.len())
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
     }
 
     fn range(&self, place: u32) -> Range<usize> {
@@ -156,14 +147,39 @@ impl Pool {
         self.block.bytes(self.range(place))
     }
 
-    pub(crate) fn fill(&mut self, place: u32, byte: u8) {
+    fn fill(&mut self, place: u32, byte: u8) {
         let range = self.range(place);
         self.block.bytes_mut(range).fill(byte);
     }
+}
 
-    pub(crate) fn copy(&mut self, from: u32, to: u32) {
+impl device::Pool for Pool {
+    fn place_bytes(&self) -> usize {
+        self.place
+    }
+
+    /// Small models, and growing copies.
+    fn growth(there: usize, least: usize) -> usize {
+        least.max(2 * there)
+    }
+
+    fn grow(&mut self, what: &'static str, places: usize) -> Result<(), DeviceError> {
+        self.block.grow(what, places * self.place)
+    }
+
+    fn clear(&mut self, place: u32) -> Result<(), DeviceError> {
+        self.fill(place, 0);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
         let (from, to) = (self.range(from), self.range(to));
         let all = 0..self.block.len();
         self.block.bytes_mut(all).copy_within(from, to.start);
+        Ok(())
+    }
+
+    fn release(&mut self, place: u32) {
+        self.fill(place, POISON);
     }
 }

@@ -95,6 +95,8 @@ const GPUS: &[Row] = &[
     ("metal:m5", 10, 153.0, Activation::Bf16, MatrixUnit::MetalTensor),
     ("metal:m5-pro", 20, 307.0, Activation::Bf16, MatrixUnit::MetalTensor),
     ("metal:m5-max", 40, 614.0, Activation::Bf16, MatrixUnit::MetalTensor),
+    // One that is none of those below; how many cores and what bandwidth it has, its driver says.
+    ("cuda", 0, 0.0, Activation::Bf16, MatrixUnit::TensorCore),
     ("cuda:a100", 108, 2039.0, Activation::Bf16, MatrixUnit::TensorCore),
     ("cuda:rtx3090", 82, 936.0, Activation::Bf16, MatrixUnit::TensorCore),
     ("cuda:rtx4090", 128, 1008.0, Activation::Bf16, MatrixUnit::TensorCore),
@@ -181,6 +183,19 @@ impl Profile {
         }
     }
 
+    /// An NVIDIA GPU by the name that its driver gives it, with what the driver says of it.
+    pub fn cuda(marketing_name: &str, cores: usize, bandwidth: f64) -> Profile {
+        let words: String = marketing_name.to_lowercase().split_whitespace().collect();
+        let known = GPUS.iter().filter_map(|row| Some((row, row.0.strip_prefix("cuda:")?)));
+        let name = known.filter(|(_, name)| words.contains(name)).map(|(row, _)| row.0).next_back();
+        let profile =
+            Profile::gpu(name.unwrap_or("cuda"), cores, bandwidth, Activation::Bf16, MatrixUnit::TensorCore);
+        match name.and_then(Profile::named) {
+            Some(known) if bandwidth == 0.0 => Profile { bandwidth: known.bandwidth, ..profile },
+            _ => profile,
+        }
+    }
+
     /// The names that [`Profile::named`] knows.
     pub fn names() -> Vec<&'static str> {
         ["cpu", "emu"].into_iter().chain(GPUS.iter().map(|row| row.0)).collect()
@@ -236,6 +251,17 @@ mod tests {
             assert!(profile.attention_block.is_multiple_of(64) && [16, 32, 64].contains(&profile.tile_rows));
         }
         assert_eq!(Profile::named("metal:m0"), None);
+    }
+
+    #[test]
+    fn gpus_are_known_by_the_names_of_their_driver() {
+        let name = |of: &str| Profile::cuda(of, 1, 0.0).name;
+        assert_eq!(name("NVIDIA H200"), "cuda:h200");
+        assert_eq!(name("NVIDIA GeForce RTX 4090"), "cuda:rtx4090");
+        assert_eq!(name("NVIDIA A100-SXM4-80GB"), "cuda:a100");
+        assert_eq!(name("NVIDIA L4"), "cuda");
+        assert_eq!(Profile::cuda("NVIDIA H200", 132, 0.0).bandwidth, 4800.0);
+        assert_eq!(Profile::cuda("NVIDIA H200", 132, 4915.0).bandwidth, 4915.0);
     }
 
     #[test]

@@ -93,25 +93,16 @@ pub(crate) struct ModelFlags {
     /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
-    /// What to compute on.
-    #[arg(long, env = "LILY_DEVICE", value_enum, default_value = "auto")]
+    /// What to compute on: auto (an NVIDIA GPU that holds the model, else the processor), cpu, cuda or cuda:N (GPU number N), emu (the
+    /// kernels of GPUs, emulated on the processor: for tests, very slow, in builds with `--features emu`).
+    #[arg(long, env = "LILY_DEVICE", value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: Device,
     /// Threads of the device, if it is the CPU or the emulator [default: one for each processor that this process may use].
     #[arg(long, env = "LILY_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Rounding of activations [default: fast on the CPU, and exact for `lily logits` and on the emulator].
+    /// Rounding of activations [default: fast on the CPU, bf16 on a GPU; exact for `lily logits` and on the emulator].
     #[arg(long, env = "LILY_PRECISION", value_enum)]
     pub(crate) precision: Option<Precision>,
-}
-
-impl ModelFlags {
-    /// The precision asked for, or the device's own.
-    pub(crate) fn precision(&self) -> Precision {
-        self.precision.unwrap_or(match self.device {
-            Device::Auto | Device::Cpu => Precision::Fast,
-            Device::Emu => Precision::Exact,
-        })
-    }
 }
 
 /// Room for tokens and state.

@@ -5,14 +5,33 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 /// Something to compute on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// The best that this machine has.
     Auto,
     /// The processor.
     Cpu,
-    /// The kernels of GPUs, emulated on the processor: for tests, very slow, in builds with `--features emu`.
+    /// An NVIDIA GPU, by its number.
+    Cuda(u16),
+    /// The kernels of GPUs, emulated on the processor.
     Emu,
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            "emu" => Ok(Device::Emu),
+            _ => number(text)
+                .map(Device::Cuda)
+                .ok_or_else(|| "wanted auto, cpu, cuda (or cuda:N with a GPU's number), or emu".to_owned()),
+        }
+    }
 }
 
 /// Rounding of activations.
@@ -23,8 +42,8 @@ pub(crate) enum Precision {
     /// 16-bit integer activations in products with 4-bit matrices, except where experts are chosen; nearly always with
     /// the same most probable token: --device cpu only.
     Fast,
-    /// 16-bit activations (attention and its cache in bfloat16, others in float16), with sums, gates and states in float32: --device emu
-    /// only.
+    /// 16-bit activations (attention and its cache in bfloat16, others in float16), with sums, gates and states in float32: --device
+    /// cuda and emu.
     Bf16,
 }
 
@@ -116,6 +135,17 @@ mod tests {
         }
         for text in ["", "-1", "x", "1.5G", "4X", "G", "99999999999T", "é"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn devices() {
+        let found = ["auto", "cpu", "emu", "cuda", "cuda:0", "cuda:7"].map(|text| text.parse());
+        let wanted =
+            [Device::Auto, Device::Cpu, Device::Emu, Device::Cuda(0), Device::Cuda(0), Device::Cuda(7)];
+        assert_eq!(found, wanted.map(Ok));
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda0", "cuda:70000", "CPU"] {
+            assert!(text.parse::<Device>().is_err(), "{text}");
         }
     }
 

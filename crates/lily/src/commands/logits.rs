@@ -100,15 +100,16 @@ fn compute(
 ) -> Result<Vec<u8>> {
     let chunk = steps.chunks.first().copied().unwrap_or(1);
     let context = u32::try_from(tokens.len().max(2)).context("too many tokens")?;
+    let device = setup::choose(&flags.model, model)?;
     let budget = setup::Budget::for_model(
         model,
-        &setup::profile(&flags.model),
+        &device,
         chunk,
         Some(context.min(model.geometry.max_context as u32)),
         Some(0),
     )?;
     let options = RunnerOptions { context: tokens.len(), max_chunk: chunk, max_decode_rows: 1 };
-    let mut runner = setup::runner(model, &flags.model, options, budget.state)?;
+    let mut runner = device.runner(model, options, budget.state)?;
     let bar = ProgressBar::new(tokens.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens, {eta} left") {
         bar.set_style(style);

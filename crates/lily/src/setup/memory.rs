@@ -4,9 +4,15 @@ use anyhow::{Result, bail};
 use lily_model::plan::{self, Profile, Target};
 use lily_model::{Geometry, LogitRows, Model};
 
+use super::device::{Chosen, Kind};
+
 /// Kept free for the system and for other programs: this share of the memory, and at least this much.
 const RESERVE_SHARE: usize = 16;
 const LEAST_RESERVE: usize = 256 << 20;
+
+/// Of a GPU's memory, where other programs do not come and go, and what is there was found with the context open: kernels, CUDA
+/// graphs, logits of several rows.
+const GPU_RESERVE_SHARE: usize = 64;
 
 /// The largest prefix cache that is taken without being asked for.
 const DEFAULT_CACHE: usize = 4 << 30;
@@ -24,7 +30,16 @@ pub(crate) struct Budget {
     pub(crate) cache: usize,
 }
 
-/// Available and total memory, in bytes, within the limits of a container.
+/// The memory that a device uses.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// Free now.
+    available: usize,
+    /// Of it, what is kept free.
+    reserve: usize,
+}
+
+/// Available and total memory of the machine, in bytes, within the limits of a container.
 pub(crate) fn machine() -> (usize, usize) {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
@@ -40,12 +55,15 @@ impl Budget {
     /// Divides the machine's memory, or says what is missing.
     pub(crate) fn for_model(
         model: &Model,
-        profile: &Profile,
+        device: &Chosen,
         chunk: usize,
         asked_context: Option<u32>,
         asked_cache: Option<usize>,
     ) -> Result<Budget> {
-        Budget::divide(model, profile, chunk, asked_context, asked_cache, machine().0)
+        let share = if matches!(device.kind, Kind::Cuda(_)) { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
+        let reserve = (device.available / share).max(LEAST_RESERVE);
+        let memory = Memory { available: device.available, reserve };
+        Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory)
     }
 
     fn divide(
@@ -54,12 +72,12 @@ impl Budget {
         chunk: usize,
         asked_context: Option<u32>,
         asked_cache: Option<usize>,
-        available: usize,
+        memory: Memory,
     ) -> Result<Budget> {
+        let Memory { available, reserve } = memory;
         let g = &model.geometry;
         let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
         let scratch = scratch_bytes(model, profile, chunk)?;
-        let reserve = (available / RESERVE_SHARE).max(LEAST_RESERVE);
         let fixed = weights.saturating_add(scratch).saturating_add(reserve);
         let left = available.saturating_sub(fixed);
         let fits = tokens_in(g, profile, left);
@@ -147,23 +165,27 @@ mod tests {
     fn the_context_is_what_fits_and_a_refusal_says_what_would() {
         let model = model_in_memory(&Spec::tiny());
         let (g, cpu) = (&model.geometry, Profile::cpu());
-        let all = Budget::divide(&model, &cpu, 512, None, None, 8 << 30).unwrap();
+        let memory =
+            |available: usize| Memory { available, reserve: (available / RESERVE_SHARE).max(LEAST_RESERVE) };
+        let all = Budget::divide(&model, &cpu, 512, None, None, memory(8 << 30)).unwrap();
         assert_eq!((all.context, all.shortened), (g.max_context, false));
         assert!(all.cache > 0 && all.cache <= all.state);
 
         let fixed = LEAST_RESERVE + scratch_bytes(&model, &cpu, 512).unwrap();
         let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, &cpu, 100);
-        let some = Budget::divide(&model, &cpu, 512, None, None, tight).unwrap();
+        let some = Budget::divide(&model, &cpu, 512, None, None, memory(tight)).unwrap();
         assert_eq!((some.context, some.shortened), (100.min(g.max_context), g.max_context > 100));
-        let refused = Budget::divide(&model, &cpu, 512, Some(101), None, tight).unwrap_err().to_string();
-        assert!(refused.contains("--context 100 would fit"), "{refused}");
-        let refused = Budget::divide(&model, &cpu, 512, None, None, 1000).unwrap_err().to_string();
-        assert!(refused.contains("smaller model"), "{refused}");
         let refused =
-            Budget::divide(&model, &cpu, 512, Some(50), Some(1 << 40), tight).unwrap_err().to_string();
+            Budget::divide(&model, &cpu, 512, Some(101), None, memory(tight)).unwrap_err().to_string();
+        assert!(refused.contains("--context 100 would fit"), "{refused}");
+        let refused = Budget::divide(&model, &cpu, 512, None, None, memory(1000)).unwrap_err().to_string();
+        assert!(refused.contains("smaller model"), "{refused}");
+        let refused = Budget::divide(&model, &cpu, 512, Some(50), Some(1 << 40), memory(tight))
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("--cache-memory"), "{refused}");
         let too_long = u32::try_from(g.max_context + 1).unwrap();
-        assert!(Budget::divide(&model, &cpu, 512, Some(too_long), None, 8 << 30).is_err());
+        assert!(Budget::divide(&model, &cpu, 512, Some(too_long), None, memory(8 << 30)).is_err());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use self::runs::{Ended, Measured, Watch};
 use super::DEMO_NOTICE;
 use crate::cli::{BenchFlags, BenchOutput};
 use crate::interrupt::{self, Interruptible};
-use crate::setup;
+use crate::setup::{self, Chosen};
 use crate::terminal::remark;
 
 pub(crate) fn run(flags: &BenchFlags) -> Result<ExitCode> {
@@ -50,14 +50,15 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
     if flags.model.model.is_none() {
         remark(DEMO_NOTICE);
     }
-    let (model, profile) = (Arc::new(model), setup::profile(&flags.model));
-    let floors = work(&model, &profile, &cases)?;
+    let model = Arc::new(model);
+    let chosen = setup::choose(&flags.model, &model)?;
+    let floors = work(&model, &chosen.profile, &cases)?;
     // Before the device pins a thread, after which the system names one processor only.
     let all = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.model.threads.map_or(all, usize::from);
-    let mut runner = runner(flags, &model, &profile, &cases)?;
+    let mut runner = runner(&chosen, &model, &cases)?;
     let device = runner.device().describe();
-    let before = roof(flags, threads)?;
+    let before = roof(&chosen, threads)?;
     if cancelled() {
         return Ok(None);
     }
@@ -67,16 +68,12 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
         Err(Ended::Failed(error)) => return Err(error.into()),
     };
     drop(runner);
-    let roof = roof(flags, threads)?.or(before);
+    let roof = roof(&chosen, threads)?.or(before);
     let lines = cases.iter().zip(&measured.speeds).zip(floors);
     Ok(Some(Report {
         device,
         threads,
-        precision: flags
-            .model
-            .precision()
-            .to_possible_value()
-            .map_or_else(String::new, |v| v.get_name().to_owned()),
+        precision: chosen.precision.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned()),
         model: name,
         version: env!("CARGO_PKG_VERSION"),
         model_bytes: model.checkpoint.total_bytes(),
@@ -97,15 +94,10 @@ fn work(model: &Model, profile: &Profile, cases: &[Case]) -> Result<Vec<Work>> {
 }
 
 /// The model on its device, as it answers, if memory allows what is asked.
-fn runner(
-    flags: &BenchFlags,
-    model: &Arc<Model>,
-    profile: &Profile,
-    cases: &[Case],
-) -> Result<Runner<Box<dyn Device>>> {
-    let chunk = setup::PREFILL_CHUNK;
-    let budget = setup::Budget::for_model(model, profile, chunk, None, Some(0))?;
-    let need = state_bytes(model, profile, cases);
+fn runner(chosen: &Chosen, model: &Arc<Model>, cases: &[Case]) -> Result<Runner<Box<dyn Device>>> {
+    let chunk = chosen.chunk;
+    let budget = setup::Budget::for_model(model, chosen, chunk, None, Some(0))?;
+    let need = state_bytes(model, &chosen.profile, cases);
     ensure!(
         need <= budget.state,
         "not enough memory for {}: keys, values and states take {}, and {} are left beside the weights and what is kept \
@@ -116,7 +108,7 @@ fn runner(
     );
     let options =
         RunnerOptions { context: budget.context, max_chunk: chunk, max_decode_rows: setup::DECODE_ROWS };
-    setup::runner(model, &flags.model, options, budget.state)
+    chosen.runner(model, options, budget.state)
 }
 
 /// Bytes of keys, values and recurrent states that are held at the same time: the deepest state that decode starts from
@@ -130,9 +122,9 @@ fn state_bytes(model: &Model, profile: &Profile, cases: &[Case]) -> usize {
 }
 
 /// What memory and arithmetic give the threads of the device now.
-fn roof(flags: &BenchFlags, threads: usize) -> Result<Roof> {
+fn roof(chosen: &Chosen, threads: usize) -> Result<Roof> {
     let bytes = Roof::read_bytes(threads).min(setup::machine().0 / 4);
-    let options = setup::cpu_options(&flags.model, lily_cpu::Precision::Exact, 0);
+    let options = chosen.cpu_options(0);
     Roof::measure(&options, bytes).context("the bandwidth of memory")
 }
 

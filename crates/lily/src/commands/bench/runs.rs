@@ -307,7 +307,7 @@ mod tests {
         let model = std::sync::Arc::new(model_in_memory(&Spec::tiny()));
         let flags = super::super::tests::flags("--threads 1").model;
         let options = lily_model::RunnerOptions { context: 64, max_chunk: 8, max_decode_rows: 1 };
-        let mut runner = setup::runner(&model, &flags, options, 64 << 20).unwrap();
+        let mut runner = setup::choose(&flags, &model).unwrap().runner(&model, options, 64 << 20).unwrap();
         let cases = [Case::Prefill { tokens: 20 }, Case::Decode { depth: 9, steps: 3 }];
         let measured = measure(&mut runner, &cases, 3, SILENT).unwrap();
         assert!(measured.speeds.iter().flatten().all(|s| s.is_finite() && *s > 0.0));

@@ -1,12 +1,32 @@
 //! What a device has to offer so that a [`crate::Runner`] can run plans on it.
 
-use crate::plan::{Plan, Profile};
-use crate::{DeviceError, Model, SequenceId, SnapshotId, TensorId};
+mod bind;
+mod choices;
+mod sequences;
+
+use std::collections::BTreeSet;
+
+use crate::plan::{Buffer, Launch, Plan, Profile};
+use crate::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
+
+pub use bind::{Memory, Place, buffers, operands};
+pub use choices::Choices;
+pub use sequences::{LayerPools, Pool, Sequences};
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
 pub trait TensorSource: Send + Sync {
     /// The tensor's bytes, at any alignment.
     fn bytes(&self, tensor: TensorId) -> &[u8];
+
+    /// How many they are.
+    fn len(&self, tensor: TensorId) -> usize {
+        self.bytes(tensor).len()
+    }
+
+    /// Copies some of them, from byte `start` on.
+    fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.bytes(tensor)[start..start + into.len()]);
+    }
 }
 
 impl TensorSource for Model {
@@ -24,6 +44,38 @@ pub struct Batch<'a> {
     pub tokens: &'a [u32],
     /// Their positions, `[slots * rows]`.
     pub positions: &'a [u32],
+}
+
+impl Batch<'_> {
+    /// Whether these are rows of this plan; a device that runs others reads beyond its tables.
+    pub fn check(&self, plan: &Plan, geometry: &Geometry) -> Result<(), DeviceError> {
+        let total = plan.slots * plan.rows;
+        let fits = self.sequences.len() == plan.slots
+            && self.tokens.len() == total
+            && self.positions.len() == total
+            && self.tokens.iter().all(|t| (*t as usize) < geometry.vocab)
+            && self.positions.iter().all(|p| (*p as usize) < plan.context);
+        if fits { Ok(()) } else { Err(DeviceError::Unknown("the batch does not fit its plan".into())) }
+    }
+}
+
+/// Whether a plan writes the recurrent states of a model with so many DeltaNet layers: of all of them, or of none.
+pub fn moves_states(plan: &Plan, delta_layers: usize) -> Result<bool, DeviceError> {
+    let mut written = BTreeSet::new();
+    for (view, access) in plan.launches.iter().flat_map(Launch::accesses) {
+        match view.buffer {
+            Buffer::DeltaState { layer, .. } if access.writes() => written.insert((layer, false)),
+            Buffer::ConvState { layer, .. } if access.writes() => written.insert((layer, true)),
+            _ => false,
+        };
+    }
+    match written.len() {
+        0 => Ok(false),
+        n if n == 2 * delta_layers => Ok(true),
+        n => Err(DeviceError::Failed(format!(
+            "the plan moves {n} recurrent states, and not those of all layers"
+        ))),
+    }
 }
 
 /// Tokens that a sequence is to take.

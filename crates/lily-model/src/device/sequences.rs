@@ -1,43 +1,93 @@
-//! The states of sequences, in pools as a GPU holds them: for each DeltaNet layer a pool of states and one of conv states, for
-//! each attention layer a pool of pages of keys and one of values. A place has the same number in all layers.
+//! The states of sequences as GPUs hold them: for each DeltaNet layer a pool of states and one of conv states, for each attention
+//! layer a pool of pages of keys and one of values. A place has the same number in all layers.
 //!
 //! A sequence has two places for its recurrent state. A run reads one and writes the other, and then they change roles. Pages are
-//! shared by reference, and copied by who writes first. What nobody uses is poisoned.
+//! shared by reference, and copied by who writes first.
 
 use std::collections::HashMap;
 
+use lily_kernels::attention::PAGE_TOKENS;
 use lily_kernels::{Activation, SLOT_WORDS};
-use lily_model::device::{Room, StatePart};
-use lily_model::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
 
-use super::memory::{POISON, Pool};
-
-/// Tokens of a page (`slot_page` in msl/slots.h).
-pub(crate) const PAGE_TOKENS: usize = 64;
+use super::{Room, StatePart};
+use crate::plan::Buffer;
+use crate::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
 
 const RECURRENT: &str = "the recurrent state of a sequence";
 const KEYS_AND_VALUES: &str = "keys and values";
 
-/// The two pools of a layer.
-pub(crate) enum Layer {
-    /// Of f32, a place a state.
-    Delta { state: Pool, conv: Pool },
-    /// Of activations, a place a page: `[kv_heads, PAGE_TOKENS, head_dim]`.
-    Attention { keys: Pool, values: Pool },
+/// Places of one size in the memory of a device: the states, or the pages, of all sequences in one layer. What is asked of it
+/// happens after all that was asked before, runs of plans included.
+pub trait Pool {
+    /// Bytes of a place.
+    fn place_bytes(&self) -> usize;
+
+    /// How many places there should be where `there` are and at least `least` are needed: what growing costs says how far ahead.
+    fn growth(there: usize, least: usize) -> usize;
+
+    /// Makes the pool hold at least so many places; what is in it stays.
+    fn grow(&mut self, what: &'static str, places: usize) -> Result<(), DeviceError>;
+
+    /// Fills a place with zeros.
+    fn clear(&mut self, place: u32) -> Result<(), DeviceError>;
+
+    /// Copies a place to another one.
+    fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError>;
+
+    /// Nobody holds the place any more.
+    fn release(&mut self, _place: u32) {}
 }
 
-impl Layer {
-    fn pools(&mut self) -> [&mut Pool; 2] {
+/// The two pools of a layer.
+pub enum LayerPools<P> {
+    /// Of f32, a place a state.
+    Delta {
+        /// S.
+        state: P,
+        /// The last raw qkv rows.
+        conv: P,
+    },
+    /// Of activations, a place a page: `[kv_heads, PAGE_TOKENS, head_dim]`.
+    Attention {
+        /// Keys.
+        keys: P,
+        /// Values.
+        values: P,
+    },
+}
+
+impl<P> LayerPools<P> {
+    /// The pool of keys, values or a state; `None` where the layer has none, or the buffer is not one that sequences have of
+    /// their own.
+    pub fn pool(&self, buffer: Buffer) -> Option<&P> {
+        match (self, buffer) {
+            (LayerPools::Delta { state, .. }, Buffer::DeltaState { .. }) => Some(state),
+            (LayerPools::Delta { conv, .. }, Buffer::ConvState { .. }) => Some(conv),
+            (LayerPools::Attention { keys, .. }, Buffer::Keys { .. }) => Some(keys),
+            (LayerPools::Attention { values, .. }, Buffer::Values { .. }) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Both of them.
+    pub fn both(&self) -> [&P; 2] {
         match self {
-            Layer::Delta { state, conv } => [state, conv],
-            Layer::Attention { keys, values } => [keys, values],
+            LayerPools::Delta { state, conv } => [state, conv],
+            LayerPools::Attention { keys, values } => [keys, values],
+        }
+    }
+
+    fn both_mut(&mut self) -> [&mut P; 2] {
+        match self {
+            LayerPools::Delta { state, conv } => [state, conv],
+            LayerPools::Attention { keys, values } => [keys, values],
         }
     }
 
     fn kind(&self) -> LayerKind {
         match self {
-            Layer::Delta { .. } => LayerKind::Delta,
-            Layer::Attention { .. } => LayerKind::Attention,
+            LayerPools::Delta { .. } => LayerKind::Delta,
+            LayerPools::Attention { .. } => LayerKind::Attention,
         }
     }
 }
@@ -89,8 +139,8 @@ struct Need {
 }
 
 /// All sequences and snapshots of a device.
-pub(crate) struct State {
-    layers: Vec<Layer>,
+pub struct Sequences<P> {
+    layers: Vec<LayerPools<P>>,
     /// The most bytes that sequences and snapshots may take together.
     budget: usize,
     recurrent: Places,
@@ -100,22 +150,28 @@ pub(crate) struct State {
     next: u64,
 }
 
-impl State {
-    pub(crate) fn new(g: &Geometry, activation: Activation, budget: usize) -> Result<Self, DeviceError> {
+impl<P: Pool> Sequences<P> {
+    /// None yet, in pools that `pool` makes: given what they are for and the bytes of a place.
+    pub fn new(
+        g: &Geometry,
+        activation: Activation,
+        budget: usize,
+        mut pool: impl FnMut(&'static str, usize) -> Result<P, DeviceError>,
+    ) -> Result<Self, DeviceError> {
         let page = g.attention.kv_heads * PAGE_TOKENS * g.attention.head_dim * activation.bytes();
         let layers = g.layers.iter().map(|kind| {
             Ok(match kind {
-                LayerKind::Delta => Layer::Delta {
-                    state: Pool::new(RECURRENT, 4 * g.delta.state_len())?,
-                    conv: Pool::new(RECURRENT, 4 * g.delta.conv_state_len())?,
+                LayerKind::Delta => LayerPools::Delta {
+                    state: pool(RECURRENT, 4 * g.delta.state_len())?,
+                    conv: pool(RECURRENT, 4 * g.delta.conv_state_len())?,
                 },
-                LayerKind::Attention => Layer::Attention {
-                    keys: Pool::new(KEYS_AND_VALUES, page)?,
-                    values: Pool::new(KEYS_AND_VALUES, page)?,
+                LayerKind::Attention => LayerPools::Attention {
+                    keys: pool(KEYS_AND_VALUES, page)?,
+                    values: pool(KEYS_AND_VALUES, page)?,
                 },
             })
         });
-        Ok(State {
+        Ok(Sequences {
             layers: layers.collect::<Result<_, _>>()?,
             budget,
             recurrent: Places::default(),
@@ -127,14 +183,12 @@ impl State {
     }
 
     fn place_bytes(&self, kind: LayerKind) -> usize {
-        let bytes = |layer: &Layer| match layer {
-            Layer::Delta { state, conv } => state.place_bytes() + conv.place_bytes(),
-            Layer::Attention { keys, values } => keys.place_bytes() + values.place_bytes(),
-        };
-        self.layers.iter().filter(|l| l.kind() == kind).map(bytes).sum()
+        let of_kind = self.layers.iter().filter(|l| l.kind() == kind);
+        of_kind.flat_map(LayerPools::both).map(P::place_bytes).sum()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes of all that sequences and snapshots hold.
+    pub fn bytes(&self) -> usize {
         self.pages.used() * self.place_bytes(LayerKind::Attention)
             + self.recurrent.used() * self.place_bytes(LayerKind::Delta)
     }
@@ -155,8 +209,10 @@ impl State {
         }
         let (used, there) = (self.places(kind).used(), self.places(kind).holders.len());
         if used + count > there {
-            let wanted = (used + count).max(2 * there);
-            for pool in self.layers.iter_mut().filter(|l| l.kind() == kind).flat_map(Layer::pools) {
+            // No further ahead than the budget goes.
+            let most = used + left_bytes / self.place_bytes(kind).max(1);
+            let wanted = P::growth(there, used + count).clamp(used + count, most);
+            for pool in self.pools(kind) {
                 pool.grow(what, wanted)?;
             }
             let places = self.places(kind);
@@ -169,24 +225,24 @@ impl State {
         Ok(taken)
     }
 
+    fn pools(&mut self, kind: LayerKind) -> impl Iterator<Item = &mut P> {
+        self.layers.iter_mut().filter(move |l| l.kind() == kind).flat_map(LayerPools::both_mut)
+    }
+
     fn free(&mut self, kind: LayerKind, places: &[u32]) {
         for place in places {
             if self.places(kind).release(*place) {
-                self.fill(kind, *place, POISON);
+                self.pools(kind).for_each(|pool| pool.release(*place));
             }
         }
     }
 
-    fn fill(&mut self, kind: LayerKind, place: u32, byte: u8) {
-        for pool in self.layers.iter_mut().filter(|l| l.kind() == kind).flat_map(Layer::pools) {
-            pool.fill(place, byte);
-        }
+    fn clear(&mut self, kind: LayerKind, place: u32) -> Result<(), DeviceError> {
+        self.pools(kind).try_for_each(|pool| pool.clear(place))
     }
 
-    fn copy(&mut self, kind: LayerKind, from: u32, to: u32) {
-        for pool in self.layers.iter_mut().filter(|l| l.kind() == kind).flat_map(Layer::pools) {
-            pool.copy(from, to);
-        }
+    fn copy(&mut self, kind: LayerKind, from: u32, to: u32) -> Result<(), DeviceError> {
+        self.pools(kind).try_for_each(|pool| pool.copy(from, to))
     }
 
     fn fresh(&mut self) -> u64 {
@@ -203,52 +259,58 @@ impl State {
         Ok([taken[0], taken[1]])
     }
 
-    pub(crate) fn open(&mut self) -> Result<SequenceId, DeviceError> {
+    /// [`super::Device::open`].
+    pub fn open(&mut self) -> Result<SequenceId, DeviceError> {
         let places = self.two_places()?;
-        self.fill(LayerKind::Delta, places[0], 0);
+        self.clear(LayerKind::Delta, places[0])?;
         let id = SequenceId(self.fresh());
         self.sequences.insert(id, Sequence { pages: Vec::new(), places });
         Ok(id)
     }
 
-    pub(crate) fn close(&mut self, id: SequenceId) {
+    /// [`super::Device::close`].
+    pub fn close(&mut self, id: SequenceId) {
         if let Some(sequence) = self.sequences.remove(&id) {
             self.free(LayerKind::Attention, &sequence.pages);
             self.free(LayerKind::Delta, &sequence.places);
         }
     }
 
-    pub(crate) fn snapshot(&mut self, id: SequenceId, length: usize) -> Result<SnapshotId, DeviceError> {
+    /// [`super::Device::snapshot`].
+    pub fn snapshot(&mut self, id: SequenceId, length: usize) -> Result<SnapshotId, DeviceError> {
         let sequence = self.sequence(id)?;
         let (from, pages) = (sequence.places[0], sequence.pages[..length.div_ceil(PAGE_TOKENS)].to_vec());
         let place = self.take("a snapshot", LayerKind::Delta, 1)?[0];
-        self.copy(LayerKind::Delta, from, place);
+        self.copy(LayerKind::Delta, from, place)?;
         pages.iter().for_each(|page| self.pages.hold(*page));
         let id = SnapshotId(self.fresh());
         self.snapshots.insert(id, Snapshot { pages, place });
         Ok(id)
     }
 
-    pub(crate) fn restore(&mut self, id: SnapshotId) -> Result<SequenceId, DeviceError> {
+    /// [`super::Device::restore`].
+    pub fn restore(&mut self, id: SnapshotId) -> Result<SequenceId, DeviceError> {
         let unknown = || DeviceError::Unknown(format!("no snapshot {id:?}"));
         let snapshot = self.snapshots.get(&id).ok_or_else(unknown)?;
         let (from, pages) = (snapshot.place, snapshot.pages.clone());
         let places = self.two_places()?;
-        self.copy(LayerKind::Delta, from, places[0]);
+        self.copy(LayerKind::Delta, from, places[0])?;
         pages.iter().for_each(|page| self.pages.hold(*page));
         let id = SequenceId(self.fresh());
         self.sequences.insert(id, Sequence { pages, places });
         Ok(id)
     }
 
-    pub(crate) fn discard(&mut self, id: SnapshotId) {
+    /// [`super::Device::discard`].
+    pub fn discard(&mut self, id: SnapshotId) {
         if let Some(snapshot) = self.snapshots.remove(&id) {
             self.free(LayerKind::Attention, &snapshot.pages);
             self.free(LayerKind::Delta, &[snapshot.place]);
         }
     }
 
-    pub(crate) fn snapshot_bytes(&self, id: SnapshotId) -> usize {
+    /// [`super::Device::snapshot_bytes`].
+    pub fn snapshot_bytes(&self, id: SnapshotId) -> usize {
         let Some(snapshot) = self.snapshots.get(&id) else { return 0 };
         let own = snapshot.pages.iter().filter(|page| self.pages.holders[**page as usize] == 1).count();
         own * self.place_bytes(LayerKind::Attention) + self.place_bytes(LayerKind::Delta)
@@ -256,7 +318,7 @@ impl State {
 
     /// Makes pages for the tokens that sequences are to take, and a page of its own where the first of them goes into a
     /// shared one: the one place where a page is copied.
-    pub(crate) fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
+    pub fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
         let needs = self.needs(rooms)?;
         let fresh = needs.iter().map(|need| need.missing + usize::from(need.copy.is_some())).sum();
         let mut pages = self.take(KEYS_AND_VALUES, LayerKind::Attention, fresh)?;
@@ -265,7 +327,7 @@ impl State {
                 && let Some(page) = pages.pop()
             {
                 let shared = self.sequence(room.sequence)?.pages[at];
-                self.copy(LayerKind::Attention, shared, page);
+                self.copy(LayerKind::Attention, shared, page)?;
                 self.pages.release(shared);
                 self.sequence_mut(room.sequence)?.pages[at] = page;
             }
@@ -302,7 +364,7 @@ impl State {
     }
 
     /// The table `slots` of a run. A token behind a sequence's pages would be found on a page that no pool has.
-    pub(crate) fn slots(&self, sequences: &[SequenceId], context: usize) -> Result<Vec<u32>, DeviceError> {
+    pub fn slots(&self, sequences: &[SequenceId], context: usize) -> Result<Vec<u32>, DeviceError> {
         let tables = context.div_ceil(PAGE_TOKENS);
         let mut words = Vec::with_capacity(sequences.len() * (SLOT_WORDS + tables));
         for (slot, id) in sequences.iter().enumerate() {
@@ -318,31 +380,25 @@ impl State {
     }
 
     /// The other place holds the recurrent state from now on: after a run that wrote it, or to take such a run back.
-    pub(crate) fn flip(&mut self, id: SequenceId) -> Result<(), DeviceError> {
+    pub fn flip(&mut self, id: SequenceId) -> Result<(), DeviceError> {
         self.sequence_mut(id)?.places.reverse();
         Ok(())
     }
 
     /// The pools of a layer.
-    pub(crate) fn layer(&self, layer: usize) -> Option<&Layer> {
+    pub fn layer(&self, layer: usize) -> Option<&LayerPools<P>> {
         self.layers.get(layer)
     }
 
-    /// The layers that have a recurrent state.
-    pub(crate) fn delta_layers(&self) -> usize {
-        self.layers.iter().filter(|l| l.kind() == LayerKind::Delta).count()
-    }
-
-    /// A copy of a part of a sequence's recurrent state.
-    pub(crate) fn read(&self, id: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
+    /// Where a part of a sequence's recurrent state is.
+    pub fn part(&self, id: SequenceId, part: StatePart) -> Result<(&P, u32), DeviceError> {
         let place = self.sequence(id)?.places[0];
         let (StatePart::Delta { layer } | StatePart::Conv { layer }) = part;
-        let bytes = match (part, self.layer(layer)) {
-            (StatePart::Delta { .. }, Some(Layer::Delta { state, .. })) => state.bytes(place),
-            (StatePart::Conv { .. }, Some(Layer::Delta { conv, .. })) => conv.bytes(place),
-            _ => return Err(DeviceError::Unknown(format!("layer {layer} has no recurrent state"))),
-        };
-        Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        match (part, self.layer(layer)) {
+            (StatePart::Delta { .. }, Some(LayerPools::Delta { state, .. })) => Ok((state, place)),
+            (StatePart::Conv { .. }, Some(LayerPools::Delta { conv, .. })) => Ok((conv, place)),
+            _ => Err(DeviceError::Unknown(format!("layer {layer} has no recurrent state"))),
+        }
     }
 }
 

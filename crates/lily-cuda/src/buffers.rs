@@ -1,0 +1,215 @@
+//! Everything that plans bind but the states of sequences: weights, activations, logits, the inputs of two steps, and how tokens
+//! are chosen.
+
+use std::sync::Arc;
+
+use lily_kernels::SLOT_WORDS;
+use lily_kernels::attention::PAGE_TOKENS;
+use lily_kernels::select::Request;
+use lily_model::device::{self, Choices, Sequences, TensorSource};
+use lily_model::plan::{Buffer, Plan, Target};
+use lily_model::{DeviceError, Packing};
+
+use crate::device::Watch;
+use crate::driver::{Context, Event};
+use crate::memory::{Block, Pinned, bytes_of};
+use crate::pool::Pool;
+use crate::upload::upload;
+use crate::weights::Layout;
+
+/// As plans align regions.
+const ALIGN: usize = 256;
+
+/// Inputs that may be on their way to the device at the same time, so that the host can be so many runs ahead.
+const IN_FLIGHT: usize = 4;
+
+/// How the input of a step lies in its block: token ids, positions, the table of sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepLayout {
+    positions: usize,
+    slots: usize,
+    bytes: usize,
+}
+
+impl StepLayout {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let rows = 4 * plan.slots * plan.rows;
+        let positions = rows.next_multiple_of(ALIGN);
+        let slots = (positions + rows).next_multiple_of(ALIGN);
+        let table = SLOT_WORDS + plan.context.div_ceil(PAGE_TOKENS);
+        StepLayout { positions, slots, bytes: slots + 4 * plan.slots * table }
+    }
+}
+
+/// How tokens are chosen, and what was.
+pub(crate) struct Selection {
+    pub(crate) requests: Block,
+    pub(crate) counts: Block,
+    bias: Block,
+    mask: Block,
+    pub(crate) chosen: Block,
+}
+
+/// Inputs on their way to the device.
+struct Outbox {
+    pinned: Pinned,
+    sent: Event,
+}
+
+/// Blocks of the device's memory.
+pub(crate) struct Buffers {
+    context: Arc<Context>,
+    layout: Layout,
+    weights: Block,
+    arena: Block,
+    pub(crate) logits: Block,
+    steps: [Block; 2],
+    pub(crate) selection: Selection,
+    outboxes: [Outbox; IN_FLIGHT],
+    turn: usize,
+}
+
+impl Buffers {
+    /// Loads the weights; everything else grows as plans need it.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        target: Target<'_>,
+        source: &dyn TensorSource,
+        packing: &Packing,
+        watch: Option<&Watch>,
+    ) -> Result<Self, DeviceError> {
+        let layout = Layout::new(target, source, packing).map_err(|e| DeviceError::Failed(e.to_string()))?;
+        let weights = Block::new(context, "the weights", layout.bytes)?;
+        upload(context, &layout, source, &weights, watch)?;
+        let block = |what| Block::new(context, what, 0);
+        let outbox = || {
+            Ok::<_, DeviceError>(Outbox { pinned: Pinned::new(context, "inputs", 0)?, sent: Event::new()? })
+        };
+        Ok(Buffers {
+            context: context.clone(),
+            layout,
+            weights,
+            arena: block("activations")?,
+            logits: block("logits")?,
+            steps: [block("the input of a step")?, block("the input of a step")?],
+            selection: Selection {
+                requests: block("requests")?,
+                counts: block("counts of tokens")?,
+                bias: block("biases of tokens")?,
+                mask: block("masks of tokens")?,
+                chosen: block("chosen tokens")?,
+            },
+            outboxes: [outbox()?, outbox()?, outbox()?, outbox()?],
+            turn: 0,
+        })
+    }
+
+    /// Makes buffers as long as a plan needs them.
+    pub(crate) fn reserve(
+        &mut self,
+        plan: &Plan,
+        layout: StepLayout,
+        vocab: usize,
+    ) -> Result<(), DeviceError> {
+        self.arena.reserve("activations", plan.arena_bytes)?;
+        self.logits.reserve("logits", 4 * plan.logit_rows * vocab)?;
+        self.steps.iter_mut().try_for_each(|step| step.reserve("the input of a step", layout.bytes))
+    }
+
+    /// Enqueues the input of a step.
+    pub(crate) fn send(
+        &mut self,
+        step: usize,
+        layout: StepLayout,
+        tokens: &[u32],
+        positions: &[u32],
+        slots: &[u32],
+    ) -> Result<(), DeviceError> {
+        self.turn = (self.turn + 1) % IN_FLIGHT;
+        let Outbox { pinned, sent } = &mut self.outboxes[self.turn];
+        sent.wait()?;
+        pinned.reserve("inputs", layout.bytes)?;
+        let bytes = pinned.bytes_mut();
+        for (at, words) in [(0, tokens), (layout.positions, positions), (layout.slots, slots)] {
+            bytes[at..at + 4 * words.len()].copy_from_slice(bytes_of(words));
+        }
+        self.steps[step].write_from(0, pinned, layout.bytes)?;
+        Ok(sent.record(self.context.stream())?)
+    }
+
+    /// Copies how tokens are chosen.
+    pub(crate) fn choose(&mut self, choices: &Choices) -> Result<(), DeviceError> {
+        let requests: Vec<u32> = choices.requests.iter().flat_map(Request::words).collect();
+        let bias: Vec<u32> = choices.bias.iter().map(|b| b.to_bits()).collect();
+        let s = &mut self.selection;
+        for (what, block, words) in [
+            ("requests", &mut s.requests, &requests),
+            ("counts of tokens", &mut s.counts, &choices.counts),
+            ("biases of tokens", &mut s.bias, &bias),
+            ("masks of tokens", &mut s.mask, &choices.mask),
+        ] {
+            block.reserve(what, 4 * words.len())?;
+            block.write(0, bytes_of(words))?;
+        }
+        s.chosen.reserve("chosen tokens", 4 * choices.requests.len())
+    }
+
+    /// Where everything is that may move.
+    pub(crate) fn addresses(&self, sequences: &Sequences<Pool>, layers: usize) -> Vec<u64> {
+        let s = &self.selection;
+        let [one, other] = &self.steps;
+        let own =
+            [&self.arena, &self.logits, one, other, &s.requests, &s.counts, &s.bias, &s.mask, &s.chosen];
+        let pools = (0..layers).filter_map(|layer| sequences.layer(layer)).flat_map(|l| l.both());
+        // A pool that has grown at the same place is longer.
+        let pools = pools.flat_map(|pool| [pool.block().start(), pool.block().len() as u64]);
+        own.into_iter().map(Block::start).chain(pools).collect()
+    }
+}
+
+/// What the bindings of a plan are resolved against.
+pub(crate) struct Bound<'a> {
+    pub(crate) buffers: &'a Buffers,
+    pub(crate) sequences: &'a Sequences<Pool>,
+    pub(crate) layout: StepLayout,
+    /// Which of the two steps the plan reads.
+    pub(crate) step: usize,
+}
+
+impl device::Memory for Bound<'_> {
+    type Address = u64;
+
+    fn buffer(&self, buffer: Buffer) -> Option<(u64, usize)> {
+        let Bound { buffers, layout, step, .. } = self;
+        let whole = |block: &Block| Some((block.start(), block.len()));
+        let part = |block: &Block, from: usize, to: usize| Some((block.start() + from as u64, to - from));
+        let (now, next) = (&buffers.steps[*step], &buffers.steps[1 - *step]);
+        match buffer {
+            Buffer::Tensor(id) => {
+                let (start, bytes) = buffers.layout.place(id)?;
+                part(&buffers.weights, start, start + bytes)
+            }
+            Buffer::Arena => whole(&buffers.arena),
+            Buffer::Logits => whole(&buffers.logits),
+            Buffer::Tokens => part(now, 0, layout.positions),
+            Buffer::Positions => part(now, layout.positions, layout.slots),
+            Buffer::Slots => part(now, layout.slots, layout.bytes),
+            Buffer::NextTokens => part(next, 0, layout.positions),
+            Buffer::NextPositions => part(next, layout.positions, layout.slots),
+            Buffer::NextSlots => part(next, layout.slots, layout.bytes),
+            Buffer::Requests => whole(&buffers.selection.requests),
+            Buffer::Counts => whole(&buffers.selection.counts),
+            Buffer::Bias => whole(&buffers.selection.bias),
+            Buffer::Mask => whole(&buffers.selection.mask),
+            Buffer::Chosen => whole(&buffers.selection.chosen),
+            Buffer::Keys { layer, .. }
+            | Buffer::Values { layer, .. }
+            | Buffer::DeltaState { layer, .. }
+            | Buffer::ConvState { layer, .. } => whole(self.sequences.layer(layer)?.pool(buffer)?.block()),
+        }
+    }
+
+    fn offset(start: u64, bytes: usize) -> u64 {
+        start + bytes as u64
+    }
+}

@@ -1,0 +1,33 @@
+//! The CUDA device: executes plans on an NVIDIA GPU through the texts of the kernels, which NVRTC compiles for the GPU that is
+//! there.
+//!
+//! The driver and NVRTC are looked for when they are needed, so a binary with this crate in it builds and runs where neither is;
+//! [`Missing`] says what it would take. What NVRTC made is kept on disk. One stream runs everything in order; a decode plan is
+//! captured once into a CUDA graph and replayed.
+//!
+//! An error of CUDA is a [`lily_model::DeviceError`] with the call and CUDA's own name and text. Most of them end the device's
+//! context: from then on every call fails with the first one.
+
+mod buffers;
+mod codes;
+mod cubins;
+mod device;
+mod driver;
+mod found;
+mod gpu;
+mod graph;
+mod hand_over;
+mod host;
+mod memory;
+mod modules;
+mod nvrtc;
+mod pool;
+mod prepared;
+mod upload;
+mod weights;
+
+pub use codes::{Codes, Variant};
+pub use device::{CudaDevice, CudaOptions, Progress, Watch};
+pub use found::{Found, LEAST_CAPABILITY, Missing, devices, find};
+pub use gpu::Gpu;
+pub use nvrtc::{Compiler, well_known_folders};

@@ -1,0 +1,300 @@
+//! A plan made ready for the device: of each launch its kernel and its arguments. It holds as long as no buffer moves.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use lily_kernels::moe::GroupTiles;
+use lily_kernels::{Activation, Dispatch, Kernel};
+use lily_model::device::{self, Place};
+use lily_model::plan::{Launch, Plan};
+use lily_model::{DeviceError, device::Memory};
+
+use crate::codes::Variant;
+use crate::driver::{Context, cuda};
+use crate::graph::Graph;
+use crate::host;
+use crate::memory::bytes_of;
+use crate::modules::{Function, Modules};
+
+/// The most threadgroups along y and z.
+const MOST_GROUPS: usize = 65_535;
+
+/// One launch.
+struct Step {
+    /// `in_proj of layer 3 (norm_matmul)`.
+    name: String,
+    work: Work,
+}
+
+enum Work {
+    Kernel {
+        function: Function,
+        grid: [u32; 3],
+        threads: [u32; 3],
+        shared: u32,
+        /// Arguments one after the other, each at a multiple of eight bytes.
+        data: Vec<u64>,
+        /// Where each begins, in eights of bytes.
+        starts: Vec<usize>,
+    },
+    /// The host groups rows by expert.
+    Group { kernel: GroupTiles, ids: Place<u64>, order: Place<u64>, tiles: Place<u64> },
+}
+
+/// A plan with the addresses of everything that it touches.
+pub(crate) struct Prepared {
+    /// What it was made of.
+    plan: Plan,
+    /// Where that stood: a plan at the same place of the same shape is the same.
+    at: *const Launch,
+    steps: Vec<Step>,
+    /// Where all buffers were.
+    addresses: Vec<u64>,
+    pub(crate) moves_states: bool,
+    on_host: bool,
+    graph: Option<Graph>,
+}
+
+// SAFETY: the pointer is compared and never followed; handles of the driver may be used on any thread.
+unsafe impl Send for Prepared {}
+
+/// The kernels of a plan that the device runs.
+pub(crate) fn variants(plan: &Plan) -> Result<Vec<Variant>, DeviceError> {
+    let of = |launch: &Launch| Ok(Variant::of(&dispatch(launch)?, plan.activation));
+    plan.launches.iter().filter(|launch| !launch.on_host).map(of).collect()
+}
+
+fn dispatch(launch: &Launch) -> Result<Dispatch, DeviceError> {
+    launch.kernel.dispatch().ok_or_else(|| {
+        let name = launch.kernel.name();
+        DeviceError::Failed(format!("GPUs have no text of kernel {name} ({})", launch.label))
+    })
+}
+
+fn name_of(launch: &Launch) -> String {
+    let layer = launch.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
+    format!("{}{layer} ({})", launch.label, launch.kernel.name())
+}
+
+impl Prepared {
+    /// Makes a plan ready whose kernels are loaded.
+    pub(crate) fn new<M: Memory<Address = u64>>(
+        plan: &Plan,
+        memory: &M,
+        modules: &Modules,
+        addresses: Vec<u64>,
+        delta_layers: usize,
+    ) -> Result<Self, DeviceError> {
+        let step = |launch: &Launch| {
+            let name = name_of(launch);
+            let work = if launch.on_host {
+                on_host(launch, memory)?
+            } else {
+                kernel(&name, launch, plan.activation, memory, modules)?
+            };
+            Ok::<_, DeviceError>(Step { name, work })
+        };
+        let steps = plan.launches.iter().map(step).collect::<Result<_, _>>()?;
+        let moves_states = device::moves_states(plan, delta_layers)?;
+        let on_host = plan.launches.iter().any(|launch| launch.on_host);
+        let at = plan.launches.as_ptr();
+        Ok(Prepared { plan: plan.clone(), at, steps, addresses, moves_states, on_host, graph: None })
+    }
+
+    /// Whether it is this plan, and every buffer is where it was. Comparing plans takes as long as some launches, so a plan at
+    /// the same place, of as many launches, is taken for the same: its shape is what it is kept under.
+    pub(crate) fn holds(&mut self, plan: &Plan, addresses: &[u64]) -> bool {
+        if self.addresses != addresses {
+            return false;
+        }
+        let at = plan.launches.as_ptr();
+        if self.at != at && self.plan == *plan {
+            self.at = at;
+        }
+        self.at == at && self.plan.launches.len() == plan.launches.len()
+    }
+
+    /// Enqueues all launches, as a graph where that is asked for and possible. With `one_by_one` each is waited for, so that an
+    /// error has a name.
+    pub(crate) fn run(
+        &mut self,
+        context: &Arc<Context>,
+        graphs: bool,
+        one_by_one: bool,
+    ) -> Result<(), DeviceError> {
+        if !graphs || one_by_one || self.on_host {
+            return self.enqueue(context, one_by_one);
+        }
+        if self.graph.is_none() {
+            self.graph = Some(Graph::capture(context, || self.enqueue(context, false))?);
+        }
+        match &self.graph {
+            Some(graph) => Ok(graph.launch()?),
+            None => self.enqueue(context, false),
+        }
+    }
+
+    fn enqueue(&self, context: &Context, one_by_one: bool) -> Result<(), DeviceError> {
+        self.steps.iter().try_for_each(|step| {
+            let named = |error: String| DeviceError::Failed(format!("{}: {error}", step.name));
+            step.work.enqueue(context).map_err(|e| named(e.to_string()))?;
+            if one_by_one {
+                context.wait().map_err(|e| named(e.to_string()))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Work {
+    fn enqueue(&self, context: &Context) -> Result<(), crate::driver::CudaError> {
+        match self {
+            Work::Kernel { function, grid, threads, shared, data, starts } => {
+                let start = |at: &usize| data[*at..].as_ptr().cast_mut().cast::<c_void>();
+                let mut arguments: Vec<*mut c_void> = starts.iter().map(start).collect();
+                let ([x, y, z], [tx, ty, tz]) = (*grid, *threads);
+                // SAFETY: the arguments are those of the kernel, in their order and of their sizes (`kernel`); the driver copies
+                // them before it returns. Operands are bound to bytes that the plan gives them, inside of their buffers; that
+                // those are as many as the kernel touches is the plan's promise, held by its tests.
+                unsafe {
+                    cuda!(cuLaunchKernel(
+                        function.function,
+                        x,
+                        y,
+                        z,
+                        tx,
+                        ty,
+                        tz,
+                        *shared,
+                        context.stream(),
+                        arguments.as_mut_ptr(),
+                        std::ptr::null_mut(),
+                    ))
+                }
+            }
+            Work::Group { kernel, ids, order, tiles } => {
+                let mut bytes = vec![0u8; ids.bytes];
+                read(context, *ids, &mut bytes)?;
+                let ids: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+                let (order_words, tile_words) = host::group(kernel, &ids);
+                write(context, *order, bytes_of(&order_words))?;
+                write(context, *tiles, bytes_of(&tile_words))
+            }
+        }
+    }
+}
+
+fn read(context: &Context, from: Place<u64>, into: &mut [u8]) -> Result<(), crate::driver::CudaError> {
+    assert!(into.len() <= from.bytes);
+    // SAFETY: inside of the operand (asserted); waited for before the target goes.
+    unsafe {
+        cuda!(cuMemcpyDtoHAsync_v2(into.as_mut_ptr().cast(), from.start, into.len(), context.stream()))
+    }?;
+    context.wait()
+}
+
+fn write(context: &Context, to: Place<u64>, bytes: &[u8]) -> Result<(), crate::driver::CudaError> {
+    assert!(bytes.len() <= to.bytes);
+    // SAFETY: inside of the operand (asserted); waited for before the source goes.
+    unsafe { cuda!(cuMemcpyHtoDAsync_v2(to.start, bytes.as_ptr().cast(), bytes.len(), context.stream())) }?;
+    context.wait()
+}
+
+fn on_host<M: Memory<Address = u64>>(launch: &Launch, memory: &M) -> Result<Work, DeviceError> {
+    let places = device::operands(memory, launch)?;
+    match (&launch.kernel, &places[..]) {
+        (Kernel::GroupTiles(kernel), [ids, order, tiles]) => {
+            Ok(Work::Group { kernel: *kernel, ids: *ids, order: *order, tiles: *tiles })
+        }
+        _ => Err(DeviceError::Failed(format!("the host has no way to run {}", name_of(launch)))),
+    }
+}
+
+fn kernel<M: Memory<Address = u64>>(
+    name: &str,
+    launch: &Launch,
+    activation: Activation,
+    memory: &M,
+    modules: &Modules,
+) -> Result<Work, DeviceError> {
+    let dispatch = dispatch(launch)?;
+    let function = modules
+        .get(&Variant::of(&dispatch, activation))
+        .ok_or_else(|| DeviceError::Failed(format!("the kernel of {name} is not loaded")))?;
+    let places = device::operands(memory, launch)?;
+    let buffers = device::buffers(memory, dispatch.text, launch.kernel.operands(), &places)?;
+    let shared: usize = dispatch.threadgroup_bytes.iter().sum();
+    function.allow_shared(name, shared)?;
+    let [grid, threads] =
+        [dispatch.grid, dispatch.threads].map(|sizes| sizes.map(|n| n.min(u32::MAX as usize)));
+    if grid[1].max(grid[2]) > MOST_GROUPS || grid[0] > i32::MAX as usize || grid.contains(&0) {
+        return Err(DeviceError::Failed(format!(
+            "{name} has {grid:?} threadgroups; wanted 1 to {MOST_GROUPS} along y and z: lower the prefill chunk"
+        )));
+    }
+    let (data, starts) = arguments(&dispatch, &buffers);
+    let words = |sizes: [usize; 3]| sizes.map(|n| n as u32);
+    Ok(Work::Kernel {
+        function,
+        grid: words(grid),
+        threads: words(threads),
+        shared: shared as u32,
+        data,
+        starts,
+    })
+}
+
+/// The arguments of a unit's kernel ([`lily_kernels::cuda_unit`]), each at a multiple of eight bytes, and where each begins.
+fn arguments(dispatch: &Dispatch, buffers: &[Option<u64>]) -> (Vec<u64>, Vec<usize>) {
+    let (mut data, mut starts) = (Vec::new(), Vec::new());
+    let parameters = dispatch.text.parameters.iter();
+    for p in parameters.clone().filter(|p| p.attribute == "buffer") {
+        starts.push(data.len());
+        match buffers.get(p.index).copied().flatten() {
+            Some(address) => data.push(address),
+            None => data.extend(dispatch.params.chunks(2).map(|pair| {
+                let high = pair.get(1).copied().unwrap_or(0);
+                u64::from(pair[0]) | u64::from(high) << 32
+            })),
+        }
+    }
+    for p in parameters.filter(|p| p.attribute == "TG_PARAM") {
+        starts.push(data.len());
+        let offset: usize = dispatch.threadgroup_bytes[..p.index].iter().sum();
+        data.push(offset as u64);
+    }
+    (data, starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::{Text, TextParameter};
+
+    use super::*;
+
+    #[test]
+    fn arguments_stand_in_the_order_of_the_unit() {
+        const fn parameter(kind: &'static str, attribute: &'static str, index: usize) -> TextParameter {
+            TextParameter { kind, name: "x", attribute, index }
+        }
+        static TEXT: Text = Text {
+            name: "t",
+            path: "t.metal",
+            source: "",
+            parameters: &[
+                parameter("device float*", "buffer", 0),
+                parameter("threadgroup float*", "TG_PARAM", 0),
+                parameter("constant Params&", "buffer", 1),
+                parameter("threadgroup float*", "TG_PARAM", 1),
+                parameter("uint", "thread_index_in_simdgroup", 0),
+                parameter("device uint*", "buffer", 2),
+            ],
+            constants: &[],
+        };
+        let mut dispatch = Dispatch::new(&TEXT, vec![], vec![1, 2, 3], [1; 3], [32, 1, 1]);
+        dispatch.threadgroup_bytes = vec![48, 16];
+        let (data, starts) = arguments(&dispatch, &[Some(77), None, Some(88)]);
+        assert_eq!(data, [77, 1 | 2 << 32, 3, 88, 0, 48]);
+        assert_eq!(starts, [0, 1, 3, 4, 5]);
+    }
+}

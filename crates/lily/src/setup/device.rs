@@ -1,0 +1,203 @@
+//! Which device a model runs on, and the model on it.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cuda::{Gpu, Missing};
+use lily_model::device::Device;
+use lily_model::plan::{Activation, Profile};
+use lily_model::{Model, Runner, RunnerOptions, Weights};
+
+use super::cuda;
+use super::memory::machine;
+use super::warm::warm;
+use crate::cli::{self, ModelFlags, Precision};
+use crate::terminal::remark;
+
+/// Tokens of a prefill chunk of the CPU device: an expert's weights, once unpacked, meet 16 rows of it on average, and those of 256
+/// experts are read once for all. Prompts of 512 tokens take 2 to 3% longer in chunks of 256, those of 8,192 a tenth
+/// (docs/performance.md); a longer chunk is a longer wait for whoever else wants an answer.
+const PREFILL_CHUNK: usize = 512;
+
+/// Rows of a decode step: sequences that advance together share the reading of weights.
+pub(crate) const DECODE_ROWS: usize = 4;
+
+/// More threads than processors are put up with, for comparisons, but not without bound.
+const THREADS_PER_PROCESSOR: usize = 16;
+const ALWAYS_ALLOWED_THREADS: usize = 64;
+
+/// Shuffles what the emulator may run in any order: another order each stage, the same each time.
+#[cfg(feature = "emu")]
+const EMULATOR_SEED: u32 = 1;
+
+/// A device that was decided on.
+pub(crate) struct Chosen {
+    pub(crate) kind: Kind,
+    pub(crate) precision: Precision,
+    /// What plans are built by.
+    pub(crate) profile: Profile,
+    /// Tokens of a prefill chunk.
+    pub(crate) chunk: usize,
+    /// Free bytes of the memory that it uses.
+    pub(crate) available: usize,
+    threads: Option<usize>,
+}
+
+/// The devices.
+pub(crate) enum Kind {
+    /// The processor.
+    Cpu,
+    /// The emulator.
+    Emu,
+    /// An NVIDIA GPU.
+    Cuda(Gpu),
+}
+
+/// The device that the flags ask for; with `auto` a GPU that this model fits, or else the CPU.
+pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
+    let threads = flags.threads.map(usize::from);
+    check_threads(threads)?;
+    match flags.device {
+        cli::Device::Cpu => Chosen::cpu(flags.precision, threads),
+        cli::Device::Emu => Chosen::emulator(flags.precision, threads),
+        cli::Device::Cuda(number) => {
+            let gpu = cuda::open(number.into()).with_context(|| format!("--device cuda:{number}"))?;
+            Chosen::cuda(gpu, flags.precision)
+        }
+        cli::Device::Auto => {
+            let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
+            match automatic(flags.precision, weights) {
+                Ok(chosen) => Ok(chosen),
+                Err(reason) => {
+                    // Most machines have none and miss nothing.
+                    let reason = match reason.downcast_ref() {
+                        Some(Missing::Driver) => "there is no driver of NVIDIA's".to_owned(),
+                        _ => format!("{reason:#}"),
+                    };
+                    remark(format_args!("--device auto: the CPU, because {reason}"));
+                    Chosen::cpu(flags.precision, threads)
+                }
+            }
+        }
+    }
+}
+
+/// The first GPU, if nothing speaks against it.
+fn automatic(precision: Option<Precision>, weights: usize) -> Result<Chosen> {
+    ensure!(precision != Some(Precision::Fast), "--precision fast is the CPU's");
+    let chosen = Chosen::cuda(cuda::open(0)?, precision)?;
+    let Kind::Cuda(gpu) = &chosen.kind else { bail!("the device is no GPU") };
+    cuda::fits(&gpu.found().name, weights, chosen.available)?;
+    Ok(chosen)
+}
+
+impl Chosen {
+    fn cpu(precision: Option<Precision>, threads: Option<usize>) -> Result<Self> {
+        let precision = precision.unwrap_or(Precision::Fast);
+        if precision == Precision::Bf16 {
+            bail!(
+                "--precision bf16 is for --device cuda and emu; the CPU computes with --precision exact or fast"
+            );
+        }
+        let profile = Profile::cpu();
+        Ok(Chosen {
+            kind: Kind::Cpu,
+            precision,
+            profile,
+            chunk: PREFILL_CHUNK,
+            available: machine().0,
+            threads,
+        })
+    }
+
+    fn emulator(precision: Option<Precision>, threads: Option<usize>) -> Result<Self> {
+        let precision = precision.unwrap_or(Precision::Exact);
+        let profile = Profile::emulator().with_activation(activation("the emulator", precision)?);
+        Ok(Chosen {
+            kind: Kind::Emu,
+            precision,
+            profile,
+            chunk: PREFILL_CHUNK,
+            available: machine().0,
+            threads,
+        })
+    }
+
+    fn cuda(gpu: Gpu, precision: Option<Precision>) -> Result<Self> {
+        let precision = precision.unwrap_or(Precision::Bf16);
+        let profile = gpu.profile().with_activation(activation("a GPU", precision)?);
+        let available = gpu.memory()?.0;
+        let chunk = profile.prefill_chunk;
+        Ok(Chosen { kind: Kind::Cuda(gpu), precision, profile, chunk, available, threads: None })
+    }
+
+    /// A model on the device.
+    pub(crate) fn runner(
+        &self,
+        model: &Arc<Model>,
+        options: RunnerOptions,
+        state_bytes: usize,
+    ) -> Result<Runner<Box<dyn Device>>> {
+        let (weights, device): (Weights, Box<dyn Device>) = match &self.kind {
+            Kind::Cpu => {
+                warm(model);
+                let options = self.cpu_options(state_bytes);
+                let device = CpuDevice::new(&model.geometry, model.clone(), &options);
+                (model.weights.clone(), Box::new(device.context("the CPU device")?))
+            }
+            Kind::Emu => self.emulated(model, state_bytes)?,
+            Kind::Cuda(gpu) => cuda::device(gpu, &self.profile, model, state_bytes)?,
+        };
+        Ok(Runner::new(model.geometry.clone(), weights, device, options))
+    }
+
+    /// How the CPU device works, or would.
+    pub(crate) fn cpu_options(&self, state_bytes: usize) -> CpuOptions {
+        let precision = match self.precision {
+            Precision::Fast => lily_cpu::Precision::Fast,
+            Precision::Exact | Precision::Bf16 => lily_cpu::Precision::Exact,
+        };
+        CpuOptions { threads: self.threads, pin: true, isa: None, precision, state_bytes }
+    }
+
+    #[cfg(feature = "emu")]
+    fn emulated(&self, model: &Arc<Model>, state_bytes: usize) -> Result<(Weights, Box<dyn Device>)> {
+        let (profile, threads) = (self.profile.clone(), self.threads);
+        let options = lily_emu::EmuOptions { profile, threads, seed: EMULATOR_SEED, state_bytes };
+        let (weights, packing) = model.weights.packed();
+        let device = lily_emu::EmuDevice::new(&model.geometry, model.clone(), packing, &options);
+        Ok((weights, Box::new(device.context("the emulator")?)))
+    }
+
+    #[cfg(not(feature = "emu"))]
+    fn emulated(&self, _model: &Arc<Model>, _state_bytes: usize) -> Result<(Weights, Box<dyn Device>)> {
+        bail!(
+            "--device emu is not in this build: build with `cargo build --features emu`, which takes x86-64 Linux and clang 19"
+        )
+    }
+}
+
+/// The type of activations on a device that runs the kernels of GPUs.
+fn activation(device: &str, precision: Precision) -> Result<Activation> {
+    match precision {
+        Precision::Exact => Ok(Activation::F32),
+        Precision::Bf16 => Ok(Activation::Bf16),
+        Precision::Fast => Err(anyhow!(
+            "--precision fast is for --device cpu; {device} computes with --precision exact or bf16"
+        )),
+    }
+}
+
+/// Waking hundreds of threads for each launch, on few processors, makes a token take seconds.
+fn check_threads(asked: Option<usize>) -> Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let most = (THREADS_PER_PROCESSOR * processors).max(ALWAYS_ALLOWED_THREADS);
+    ensure!(
+        asked.is_none_or(|threads| threads <= most),
+        "--threads is {}, and this process may use {processors} processors: wanted at most {most}, and no more than \
+         {processors} is of use",
+        asked.unwrap_or_default()
+    );
+    Ok(())
+}
