@@ -93,8 +93,7 @@ pub(crate) fn attend_tasks(k: &Attend, threads: usize) -> usize {
 /// Some rows of a sequence, some query heads of one KV head, all keys up to each row's own.
 pub(crate) fn attend(k: &Attend, t: Task<'_>) {
     let s = &k.shape;
-    let (d, heads, block_rows) =
-        (s.head_dim, heads_per_task(s, t.threads), rows_per_task(s, t.threads));
+    let (d, heads, block_rows) = (s.head_dim, heads_per_task(s, t.threads), rows_per_task(s, t.threads));
     let (blocks, per_row) = (s.rows.div_ceil(block_rows), s.query_heads / heads);
     // late rows see the most keys: they go first, so that no thread is left alone with one at the end
     let block = s.slots * blocks - 1 - t.index / per_row;

@@ -217,3 +217,51 @@ pub(crate) fn finish_heads<S: Simd>(heads: &Heads<'_>, gates: &[&[f32]], out: &m
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::random::Random;
+
+    use super::{BLOCK_KEYS, Block, Heads, QUERIES};
+    use crate::simd::{Isa, Loops};
+
+    /// Head sizes of whole vectors and not, whole blocks of keys and begun ones, queries around those that are taken together.
+    #[test]
+    fn queries_together_have_the_bits_of_each_alone() {
+        let mut random = Random::new(6);
+        for isa in Isa::available() {
+            let loops = Loops::new(isa).unwrap();
+            for (d, keys, queries) in [
+                (256, BLOCK_KEYS, QUERIES),
+                (256, 63, 7),
+                (64, 17, 4),
+                (72, BLOCK_KEYS, 5),
+                (20, 3, 9),
+                (128, 1, 1),
+            ] {
+                let [a, b] = [(); 2].map(|()| [(); 2].map(|()| random.values(keys * d, 1.0)));
+                let q = random.values(queries * d, 1.0);
+                let run = |from: usize, count: usize| {
+                    let (mut max, mut sum) = (vec![f32::NEG_INFINITY; count], vec![0.0; count]);
+                    let mut mix = vec![0.0; count * d];
+                    for [keys, values] in [&a, &b] {
+                        let block = Block { keys, values, scale: 0.125 };
+                        let q = &q[from * d..][..count * d];
+                        let mut heads = Heads { q, head_dim: d, max: &mut max, sum: &mut sum, mix: &mut mix };
+                        // SAFETY: the loops belong to this processor.
+                        unsafe { (loops.attend_block)(&block, &mut heads) };
+                    }
+                    mix.chunks(d)
+                        .zip(max.iter().zip(&sum))
+                        .map(|(mix, (max, sum))| {
+                            mix.iter().chain([max, sum]).map(|x| x.to_bits()).collect::<Vec<_>>()
+                        })
+                        .collect::<Vec<_>>()
+                };
+                let alone: Vec<_> = (0..queries).flat_map(|i| run(i, 1)).collect();
+                let name = isa.name();
+                assert!(run(0, queries) == alone, "{name}, {queries} queries of {d}, {keys} keys");
+            }
+        }
+    }
+}

@@ -71,7 +71,9 @@ const TURNS_FROM: usize = 4;
 pub(crate) fn scan_rows<S: Simd>(scan: &RowScan<'_>, state: &mut [f32]) {
     let (vectors, rest) = (scan.width / S::LANES, scan.width % S::LANES);
     let mut first = 0;
-    if scan.tokens >= TURNS_FROM && rest == 0 {
+    // of other widths, sums are made in another order
+    let registers = matches!((vectors, rest), (2 | 4 | 8 | 16, 0));
+    if scan.tokens >= TURNS_FROM && registers {
         let mut blocks = state.chunks_exact_mut(TURNS * TURN_ROWS * scan.width);
         for rows in &mut blocks {
             in_cache::<S>(scan, first, rows);
@@ -295,6 +297,66 @@ fn in_memory<S: Simd>(scan: &RowScan<'_>, row: usize, state: &mut [f32]) {
         scan.write(t, row, g * dot::<S>(state, q) + delta * kappa);
         for (s, k) in state.iter_mut().zip(k) {
             *s = fma1::<S>(delta, *k, g * *s);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::random::Random;
+
+    use super::RowScan;
+    use crate::simd::{Isa, Loops};
+
+    /// Widths of some whole vectors and of others, rows around those that take turns, tokens around where they begin to.
+    #[test]
+    fn tokens_together_have_the_bits_of_one_after_the_other() {
+        let mut random = Random::new(5);
+        for isa in Isa::available() {
+            let loops = Loops::new(isa).unwrap();
+            for (width, rows, tokens) in [
+                (128, 32, 9),
+                (128, 32, 3),
+                (64, 41, 4),
+                (48, 32, 5),
+                (256, 64, 6),
+                (128, 31, 7),
+                (20, 32, 5),
+            ] {
+                let [q, k] = [(); 2].map(|()| random.values(tokens * width, 0.3));
+                let [decay, beta, kappa] = [(); 3].map(|()| random.values(tokens, 0.5));
+                let v = random.values(tokens * rows, 1.0);
+                let before = random.values(rows * width, 1.0);
+                let run = |state: &mut [f32], from: usize, count: usize| {
+                    let mut y = vec![0.0f32; count * rows];
+                    let scan = RowScan {
+                        q: &q[from * width..],
+                        k: &k[from * width..],
+                        qk_stride: width,
+                        kappa: &kappa[from..],
+                        kappa_stride: 1,
+                        decay: &decay[from..],
+                        beta: &beta[from..],
+                        gate_stride: 1,
+                        v: &v[from * rows..],
+                        v_stride: rows,
+                        y: y.as_mut_ptr(),
+                        y_stride: rows,
+                        tokens: count,
+                        width,
+                    };
+                    // SAFETY: the loops belong to this processor; y has the rows' values of each token.
+                    unsafe { (loops.scan_rows)(&scan, state) };
+                    y
+                };
+                let (mut together, mut one_by_one) = (before.clone(), before);
+                let y = run(&mut together, 0, tokens);
+                let single: Vec<f32> = (0..tokens).flat_map(|t| run(&mut one_by_one, t, 1)).collect();
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                let name = format!("{}, {rows} rows of {width}, {tokens} tokens", isa.name());
+                assert!(bits(&y) == bits(&single), "y: {name}");
+                assert!(bits(&together) == bits(&one_by_one), "state: {name}");
+            }
         }
     }
 }

@@ -74,6 +74,9 @@ pub(crate) fn gemm_block<S: Simd>(
     out: &mut [f32],
 ) {
     let (rows, width) = (panel.len() / matrix.cols, outputs.len());
+    if rows > TILE_ROWS && !(S::TILE4 && matrix.format.bits == 4) {
+        return unpacked_block::<S>(matrix, outputs, panel, out);
+    }
     let mut r = 0;
     while r < rows {
         let n = (rows - r).min(TILE_ROWS);
@@ -111,6 +114,66 @@ fn strip<S: Simd, const R: usize>(
         } else {
             tile::<S, 1, R>(matrix, outputs.start + o, panel, &mut out[o..], width);
             o += 1;
+        }
+    }
+}
+
+/// The same for more rows than a tile has: a few matrix rows are dequantized once for all of them. Sums have the same order as
+/// those of [`by_group`], and so the same bits.
+#[inline(always)]
+fn unpacked_block<S: Simd>(matrix: &Matrix<'_>, outputs: Range<usize>, panel: &[f32], out: &mut [f32]) {
+    let (cols, width) = (matrix.cols, outputs.len());
+    let mut wide = vec![0.0f32; TILE_OUTPUTS * cols];
+    for o in (0..width).step_by(TILE_OUTPUTS) {
+        let count = TILE_OUTPUTS.min(width - o);
+        for (i, wide) in wide.chunks_exact_mut(cols).enumerate().take(count) {
+            unpack_row::<S>(matrix, outputs.start + o + i, wide);
+        }
+        for (i, rows) in panel.chunks(TILE_ROWS * cols).enumerate() {
+            let out = &mut out[i * TILE_ROWS * width + o..];
+            if count == TILE_OUTPUTS && rows.len() == TILE_ROWS * cols {
+                plain_tile::<S, TILE_OUTPUTS, TILE_ROWS>(&wide, rows, cols, out, width);
+                continue;
+            }
+            for (r, row) in rows.chunks_exact(cols).enumerate() {
+                let out = &mut out[r * width..];
+                for (i, wide) in wide.chunks_exact(cols).enumerate().take(count) {
+                    plain_tile::<S, 1, 1>(wide, row, cols, &mut out[i..], width);
+                }
+            }
+        }
+    }
+}
+
+/// O dequantized rows against R panel rows; `out[r * stride + o]`.
+#[inline(always)]
+fn plain_tile<S: Simd, const O: usize, const R: usize>(
+    wide: &[f32],
+    panel: &[f32],
+    cols: usize,
+    out: &mut [f32],
+    stride: usize,
+) {
+    assert!(wide.len() >= O * cols && panel.len() >= R * cols && cols.is_multiple_of(S::LANES));
+    // SAFETY: loads end at `cols`, a whole number of vectors, in rows that are there (asserted); the processor has `S`.
+    unsafe {
+        let mut acc = [[S::splat(0.0); R]; O];
+        for i in (0..cols).step_by(S::LANES) {
+            let mut x = [S::splat(0.0); R];
+            for r in 0..R {
+                x[r] = S::load(panel.as_ptr().add(r * cols + i));
+            }
+            for o in 0..O {
+                let w = S::load(wide.as_ptr().add(o * cols + i));
+                for r in 0..R {
+                    acc[o][r] = S::fma(w, x[r], acc[o][r]);
+                }
+            }
+        }
+        for o in 0..O {
+            for r in 0..R {
+                out[r * stride + o] = S::sum(acc[o][r]);
+            }
         }
     }
 }

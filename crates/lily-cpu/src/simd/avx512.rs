@@ -223,7 +223,8 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
             if left >= 64 {
                 // a quarter of the chunk after the other, gathered from all rows as it is loaded
                 for part in 0..4 {
-                    for (run, bytes) in transpose_parts(packed, 4 * from + 16 * part).into_iter().enumerate() {
+                    for (run, bytes) in transpose_parts(packed, 4 * from + 16 * part).into_iter().enumerate()
+                    {
                         store_run(bytes, panel.add(128 * (4 * part + run)));
                     }
                 }

@@ -52,7 +52,6 @@ impl Checkpoint {
 mod tests {
     use std::sync::Mutex;
 
-    use super::*;
     use crate::Model;
     use crate::testing::{Spec, model_in_memory, write_checkpoint};
 
