@@ -5,38 +5,11 @@ mod support;
 
 use lily_kernels::Activation;
 use lily_model::Forward;
-use lily_model::plan::{GatedNormPlace, Profile, Switch, Switches};
+use lily_model::plan::Profile;
 use support::*;
 
 /// Prompts up to this long: both sides of a page, and blocks of attention by lowered thresholds.
 const LONGEST: usize = 65;
-
-/// Profiles that take other kernels than the emulator's own: a mechanism off, or a threshold elsewhere.
-fn profiles() -> Vec<(String, Profile)> {
-    let all = Profile::emulator();
-    let without = |s: Switch| (format!("without {}", s.name()), all.clone().without(s));
-    let mut profiles: Vec<_> = Switch::ALL.into_iter().filter(|s| all.has(*s)).map(without).collect();
-    let mut other = |name: &str, profile: Profile| profiles.push((name.to_owned(), profile));
-    for switch in Switch::ALL.into_iter().filter(|s| !all.has(*s)) {
-        other(&format!("with {}", switch.name()), all.clone().with_switches(all.switches.with(switch)));
-    }
-    other("without any", all.clone().with_switches(Switches::NONE));
-    // shorter blocks than any real device has, so that short prompts have several
-    let blocks = Profile { block_attention_above: 0, attention_block: 64, ..all.clone() };
-    other("blocks", blocks.clone());
-    for switch in [Switch::FuseQkPrep, Switch::CoalescedKv, Switch::GqaPack] {
-        other(&format!("blocks without {}", switch.name()), blocks.clone().without(switch));
-    }
-    let prologue = Profile { gated_norm: GatedNormPlace::Prologue, ..all.clone() };
-    other("the gated norm in the projection", prologue);
-    for rows in [16, 32] {
-        other(&format!("tiles of {rows} rows"), Profile { tile_rows: rows, ..all.clone() });
-    }
-    for pack in [1, 2, 8] {
-        other(&format!("{pack} query heads in a pack"), Profile { gqa_pack: pack, ..all.clone() });
-    }
-    profiles
-}
 
 /// Half of a prompt in chunks that end nowhere in particular, half in steps.
 fn feed(golden: &Golden) -> Feed {
@@ -50,7 +23,7 @@ fn each_profile(
     mut check: impl FnMut(&str, &[(Golden, Vec<Vec<f32>>)]),
 ) {
     let model = fixture(model_name);
-    for (name, profile) in profiles() {
+    for (name, profile) in other_profiles(&Profile::emulator()) {
         let profile = profile.with_activation(activation);
         let of = |golden: Golden| {
             let mut runner = runner(&model, &profile, 1);
@@ -58,7 +31,7 @@ fn each_profile(
             let rows = all_logits(&mut runner, sequence, &golden.tokens, feed(&golden));
             (golden, rows)
         };
-        let all: Vec<_> = Golden::short(model_name, LONGEST).into_iter().map(of).collect();
+        let all: Vec<_> = short_goldens(model_name, LONGEST).into_iter().map(of).collect();
         check(&name, &all);
     }
 }

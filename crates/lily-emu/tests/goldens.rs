@@ -7,38 +7,13 @@ mod support;
 use std::time::Instant;
 
 use lily_kernels::Activation;
-use lily_model::device::StatePart;
+use lily_model::Forward;
 use lily_model::plan::Profile;
-use lily_model::{Forward, LayerKind, Model, Runner, SequenceId};
 use support::*;
-
-/// Absolute, of S and of raw qkv rows; the oracle itself is up to 8e-6 from f64.
-const STATES: f32 = 1e-4;
-
-fn check_states(
-    golden: &Golden,
-    runner: &Runner<lily_emu::EmuDevice>,
-    sequence: SequenceId,
-    model: &Model,
-) -> f32 {
-    let (g, kept) = (&model.geometry, golden.ids("gdn_state_rows"));
-    let mut off = 0.0f32;
-    for layer in (0..g.layers.len()).filter(|l| g.layers[*l] == LayerKind::Delta) {
-        let state = runner.state(sequence, StatePart::Delta { layer }).unwrap();
-        let (dv, dk) = (g.delta.value_dim, g.delta.key_dim);
-        let row = |h: usize, r: &u32| state[(h * dv + *r as usize) * dk..][..dk].to_vec();
-        let got = (0..g.delta.value_heads).flat_map(|h| kept.iter().flat_map(move |r| row(h, r)));
-        off = off.max(worst(&got.collect::<Vec<_>>(), &golden.f32(&format!("gdn_state.{layer}"))));
-        let conv = runner.state(sequence, StatePart::Conv { layer }).unwrap();
-        off = off.max(worst(&conv, &golden.f32(&format!("conv_state.{layer}"))));
-    }
-    assert!(off <= STATES, "{}: states off by {off:e}", golden.name);
-    off
-}
 
 fn exact_of(model_name: &str) {
     let model = fixture(model_name);
-    for golden in Golden::all(model_name) {
+    for golden in goldens(model_name) {
         let began = Instant::now();
         let mut runner = runner(&model, &exact(), 1);
         let sequence = runner.open().unwrap();
@@ -69,7 +44,7 @@ fn bf16_of(model_name: &str) {
     let profile = Profile::emulator().with_activation(Activation::Bf16);
     for decoded in [10, 0] {
         let mut sum = Bf16Sum::default();
-        for golden in Golden::all(model_name) {
+        for golden in goldens(model_name) {
             let mut runner = runner(&model, &profile, 2);
             let sequence = runner.open().unwrap();
             let len = golden.tokens.len();

@@ -5,6 +5,7 @@
 //! bytes on one machine. What they make is known from a forward pass in f64 that has no plan.
 
 mod files;
+pub mod oracle;
 mod random;
 mod reference;
 mod specs;
