@@ -44,6 +44,25 @@ impl Isa {
         }
     }
 
+    /// All of them, the best first.
+    const ALL: [Isa; 5] = [Isa::Avx512Vnni, Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
+
+    /// As flags name it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Isa::Avx512Vnni => "avx512-vnni",
+            Isa::Avx512 => "avx512",
+            Isa::Avx2 => "avx2",
+            Isa::Neon => "neon",
+            Isa::Portable => "portable",
+        }
+    }
+
+    /// The set of this [`Isa::word`], whether this processor has it or not.
+    pub fn named(word: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.word() == word)
+    }
+
     /// Every instruction set that this processor runs, the best first.
     pub fn available() -> Vec<Isa> {
         let mut found = Vec::new();

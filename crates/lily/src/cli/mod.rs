@@ -103,6 +103,9 @@ pub(crate) struct ModelFlags {
     /// Rounding of activations [default: fast on the CPU, bf16 on a GPU; exact for `lily logits` and on the emulator].
     #[arg(long, env = "LILY_PRECISION", value_enum)]
     pub(crate) precision: Option<Precision>,
+    /// Instruction set of the CPU device, for comparisons [default: the best that this processor has].
+    #[arg(long, env = "LILY_ISA", value_name = "SET", value_parser = values::isa)]
+    pub(crate) isa: Option<lily_cpu::Isa>,
 }
 
 /// Room for tokens and state.

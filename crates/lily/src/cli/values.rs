@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use lily_cpu::Isa;
 
 /// Something to compute on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,17 @@ impl FromStr for Device {
                 .map(Device::Cuda)
                 .ok_or_else(|| "wanted auto, cpu, cuda (or cuda:N with a GPU's number), or emu".to_owned()),
         }
+    }
+}
+
+/// An instruction set that this processor has.
+pub(crate) fn isa(text: &str) -> Result<Isa, String> {
+    let available = Isa::available();
+    let words = available.iter().map(|isa| isa.word()).collect::<Vec<_>>().join(", ");
+    match Isa::named(text) {
+        Some(isa) if available.contains(&isa) => Ok(isa),
+        Some(_) => Err(format!("this processor does not have it; it has {words}")),
+        None => Err(format!("wanted one of {words}")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_cuda::{Gpu, Missing};
 use lily_model::device::Device;
 use lily_model::plan::{Activation, Profile};
@@ -42,6 +42,7 @@ pub(crate) struct Chosen {
     /// Free bytes of the memory that it uses.
     pub(crate) available: usize,
     threads: Option<usize>,
+    isa: Option<Isa>,
 }
 
 /// The devices.
@@ -58,8 +59,13 @@ pub(crate) enum Kind {
 pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
     let threads = flags.threads.map(usize::from);
     check_threads(threads)?;
+    ensure!(
+        flags.isa.is_none() || matches!(flags.device, cli::Device::Auto | cli::Device::Cpu),
+        "--isa is the CPU's; wanted with it: --device cpu"
+    );
     match flags.device {
-        cli::Device::Cpu => Chosen::cpu(flags.precision, threads),
+        cli::Device::Cpu => Chosen::cpu(flags, threads),
+        cli::Device::Auto if flags.isa.is_some() => Chosen::cpu(flags, threads),
         cli::Device::Emu => Chosen::emulator(flags.precision, threads),
         cli::Device::Cuda(number) => {
             let gpu = cuda::open(number.into()).with_context(|| format!("--device cuda:{number}"))?;
@@ -76,7 +82,7 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
                         _ => format!("{reason:#}"),
                     };
                     remark(format_args!("--device auto: the CPU, because {reason}"));
-                    Chosen::cpu(flags.precision, threads)
+                    Chosen::cpu(flags, threads)
                 }
             }
         }
@@ -93,8 +99,8 @@ fn automatic(precision: Option<Precision>, weights: usize) -> Result<Chosen> {
 }
 
 impl Chosen {
-    fn cpu(precision: Option<Precision>, threads: Option<usize>) -> Result<Self> {
-        let precision = precision.unwrap_or(Precision::Fast);
+    fn cpu(flags: &ModelFlags, threads: Option<usize>) -> Result<Self> {
+        let precision = flags.precision.unwrap_or(Precision::Fast);
         if precision == Precision::Bf16 {
             bail!(
                 "--precision bf16 is for --device cuda and emu; the CPU computes with --precision exact or fast"
@@ -108,6 +114,7 @@ impl Chosen {
             chunk: PREFILL_CHUNK,
             available: machine().0,
             threads,
+            isa: flags.isa,
         })
     }
 
@@ -121,6 +128,7 @@ impl Chosen {
             chunk: PREFILL_CHUNK,
             available: machine().0,
             threads,
+            isa: None,
         })
     }
 
@@ -129,7 +137,7 @@ impl Chosen {
         let profile = gpu.profile().with_activation(activation("a GPU", precision)?);
         let available = gpu.memory()?.0;
         let chunk = profile.prefill_chunk;
-        Ok(Chosen { kind: Kind::Cuda(gpu), precision, profile, chunk, available, threads: None })
+        Ok(Chosen { kind: Kind::Cuda(gpu), precision, profile, chunk, available, threads: None, isa: None })
     }
 
     /// A model on the device.
@@ -158,7 +166,7 @@ impl Chosen {
             Precision::Fast => lily_cpu::Precision::Fast,
             Precision::Exact | Precision::Bf16 => lily_cpu::Precision::Exact,
         };
-        CpuOptions { threads: self.threads, pin: true, isa: None, precision, state_bytes }
+        CpuOptions { threads: self.threads, pin: true, isa: self.isa, precision, state_bytes }
     }
 
     #[cfg(feature = "emu")]
