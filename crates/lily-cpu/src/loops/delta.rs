@@ -95,13 +95,18 @@ fn in_pairs<S: Simd>(scan: &RowScan<'_>, mut first: usize, vectors: usize, rest:
             (2, 0) if pair => in_registers::<S, 2, 2>(scan, first, rows),
             (4, 0) if pair => in_registers::<S, 4, 2>(scan, first, rows),
             (8, 0) if pair && S::LANES >= 16 => in_registers::<S, 8, 2>(scan, first, rows),
-            _ => rows.chunks_mut(scan.width).enumerate().for_each(|(i, row)| match (vectors, rest) {
-                (2, 0) => in_registers::<S, 2, 1>(scan, first + i, row),
-                (4, 0) => in_registers::<S, 4, 1>(scan, first + i, row),
-                (8, 0) => in_registers::<S, 8, 1>(scan, first + i, row),
-                (16, 0) => in_registers::<S, 16, 1>(scan, first + i, row),
-                _ => in_memory::<S>(scan, first + i, row),
-            }),
+            // a loop and not `for_each`: closures do not inherit the instruction set
+            _ => {
+                for (i, row) in rows.chunks_mut(scan.width).enumerate() {
+                    match (vectors, rest) {
+                        (2, 0) => in_registers::<S, 2, 1>(scan, first + i, row),
+                        (4, 0) => in_registers::<S, 4, 1>(scan, first + i, row),
+                        (8, 0) => in_registers::<S, 8, 1>(scan, first + i, row),
+                        (16, 0) => in_registers::<S, 16, 1>(scan, first + i, row),
+                        _ => in_memory::<S>(scan, first + i, row),
+                    }
+                }
+            }
         }
         first += 2;
     }

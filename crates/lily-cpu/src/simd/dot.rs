@@ -99,7 +99,7 @@ pub(crate) unsafe trait Dot: Simd {
     }
 
     /// The products of 16 matrix rows with one row, whose values are also spread, without a panel of matrix rows: the same
-    /// bits. There is room for 16 scales and biases of each group, and for 256 i32 of every four chunks.
+    /// bits. There is room for 16 scales and biases of each group, and for 512 i32 of every chunk, also a begun one.
     unsafe fn in_place(
         _packed: &Packed,
         _scales: *mut f32,
