@@ -53,6 +53,8 @@ pub(crate) struct Prepared {
     pub(crate) moves_states: bool,
     on_host: bool,
     graph: Option<Graph>,
+    /// It has run: its kernels are on the device, which loads some of them at their first launch.
+    has_run: bool,
 }
 
 // SAFETY: the pointer is compared and never followed; handles of the driver may be used on any thread.
@@ -98,7 +100,16 @@ impl Prepared {
         let moves_states = device::moves_states(plan, delta_layers)?;
         let on_host = plan.launches.iter().any(|launch| launch.on_host);
         let at = plan.launches.as_ptr();
-        Ok(Prepared { plan: plan.clone(), at, steps, addresses, moves_states, on_host, graph: None })
+        Ok(Prepared {
+            plan: plan.clone(),
+            at,
+            steps,
+            addresses,
+            moves_states,
+            on_host,
+            graph: None,
+            has_run: false,
+        })
     }
 
     /// Whether it is this plan, and every buffer is where it was. Comparing plans takes as long as some launches, so a plan at
@@ -114,7 +125,7 @@ impl Prepared {
         self.at == at && self.plan.launches.len() == plan.launches.len()
     }
 
-    /// Enqueues all launches, as a graph where that is asked for and possible. With `one_by_one` each is waited for, so that an
+    /// Enqueues all launches, from the second time on as a graph where that is asked for and possible. With `one_by_one` each is waited for, so that an
     /// error has a name.
     pub(crate) fn run(
         &mut self,
@@ -122,7 +133,8 @@ impl Prepared {
         graphs: bool,
         one_by_one: bool,
     ) -> Result<(), DeviceError> {
-        if !graphs || one_by_one || self.on_host {
+        if !graphs || one_by_one || self.on_host || !self.has_run {
+            self.has_run = true;
             return self.enqueue(context, one_by_one);
         }
         if self.graph.is_none() {

@@ -14,6 +14,7 @@ compile_error!("the emulator device runs on x86-64 Linux only: build without the
 
 #[cfg(all(feature = "emu", target_os = "linux", target_arch = "x86_64"))]
 mod emu {
+    mod alone;
     mod bind;
     mod device;
     mod ffi;
@@ -21,6 +22,7 @@ mod emu {
     mod memory;
     mod workers;
 
+    pub use alone::EmuKernels;
     #[cfg(feature = "touch")]
     pub use device::Touched;
     pub use device::{EmuDevice, EmuOptions};
