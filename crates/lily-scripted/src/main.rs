@@ -48,6 +48,9 @@ struct Flags {
     /// Name of the model.
     #[arg(long, default_value = "lily-scripted")]
     model_name: String,
+    /// Further names of the model.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    alias: Vec<String>,
     /// Serve no other name.
     #[arg(long)]
     strict_model: bool,
@@ -90,6 +93,8 @@ async fn main() -> anyhow::Result<()> {
     let handle = server.handle();
     let mut service = Service::new(Arc::new(engine.clone()), text, flags.model_name);
     service.strict_model = flags.strict_model;
+    service.aliases = flags.alias;
+    service.parallel = flags.parallel;
     service.sampling = Sampling { temperature: 1.0, top_p: 0.95, top_k: 20, ..Sampling::greedy() };
     if flags.load_ms == 0 {
         handle.ready(service);

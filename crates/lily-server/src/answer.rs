@@ -14,6 +14,8 @@ use lily_text::{Channel, ContentEnd, Delta, OutputStream, TextModel};
 
 use crate::calls::{CallReader, CallStart, Said};
 use crate::logprobs::{HeldLogprobs, TokenLogprob};
+use crate::metrics::Metrics;
+use crate::service::Service;
 use crate::times::{Clock, Times};
 
 /// Something to tell the client about one answer.
@@ -43,7 +45,6 @@ pub(crate) enum AnswerEvent {
 pub(crate) struct Ending {
     pub(crate) reason: FinishReason,
     /// The stop string that was found.
-    #[expect(dead_code, reason = "OpenAI's chat completions do not tell it")]
     pub(crate) stop: Option<String>,
     /// Whole calls that were made.
     pub(crate) calls: usize,
@@ -77,6 +78,7 @@ pub(crate) struct Answer {
     output: OutputStream,
     calls: CallReader,
     text: Arc<TextModel>,
+    metrics: Arc<Metrics>,
     held: Option<HeldLogprobs>,
     figures: Figures,
     clock: Clock,
@@ -88,7 +90,7 @@ impl Answer {
         generation: Generation,
         output: OutputStream,
         calls: CallReader,
-        text: Arc<TextModel>,
+        service: &Service,
         prompt_tokens: usize,
         logprobs: bool,
     ) -> Self {
@@ -96,7 +98,8 @@ impl Answer {
             generation: Some(generation),
             output,
             calls,
-            text,
+            text: service.text.clone(),
+            metrics: service.metrics.clone(),
             held: logprobs.then(HeldLogprobs::default),
             figures: Figures { prompt_tokens, ..Figures::default() },
             clock: Clock::start(),
@@ -236,12 +239,24 @@ impl Answer {
         self.say(rest);
         self.figures.times = self.clock.times();
         let ending = Ending { reason, stop, calls: self.calls.calls(), figures: self.figures };
+        self.metrics.ended(&ending);
         self.ready.push_back(AnswerEvent::Finished(ending));
     }
 
     fn fail(&mut self, message: String) {
         self.generation = None;
+        self.figures.times = self.clock.times();
+        self.metrics.failed(&self.figures);
         self.ready.push_back(AnswerEvent::Failed(message));
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.generation.is_some() {
+            self.figures.times = self.clock.times();
+            self.metrics.cancelled(&self.figures);
+        }
     }
 }
 

@@ -7,27 +7,41 @@ use std::time::Instant;
 use axum::Json;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use serde_json::json;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::errors::Kind;
+use crate::errors::{ApiError, Kind};
+use crate::ids::unique_id;
 use crate::shared::Shared;
-use crate::{chat, models};
+use crate::{chat, completions, messages, models, responses, status, text};
 
 /// Everything that is served. `extra`: routes of the caller, under the same checks.
 pub(crate) fn router(shared: Arc<Shared>, extra: Router) -> Router {
     let api = Router::new()
         .route("/chat/completions", post(chat::complete))
+        .route("/completions", post(completions::complete))
+        .route("/responses", post(responses::create))
+        .route("/responses/{*id}", any(responses::stored))
+        .route("/embeddings", post(no_embeddings))
+        .route("/messages", post(messages::create))
+        .route("/messages/count_tokens", post(messages::count_tokens))
+        .route("/tokenize", post(text::tokenize))
+        .route("/detokenize", post(text::detokenize))
+        .route("/apply-template", post(text::apply_template))
+        .route("/props", get(status::props))
+        .route("/slots", get(status::slots))
+        .route("/metrics", get(status::metrics))
+        .route("/health", get(health))
         .route("/models", get(models::list))
         .route("/models/{*id}", get(models::one));
     Router::new()
         .nest("/v1", api.clone())
         .merge(api)
-        .route("/health", get(health))
+        .route("/api/{*rest}", any(no_ollama))
         .route("/", get(about))
         .with_state(shared.clone())
         .merge(extra)
@@ -43,17 +57,34 @@ async fn gate(State(shared): State<Arc<Shared>>, request: Request, next: Next) -
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let (parts, body) = request.into_parts();
-    let response = match shared.hosts.check(&parts) {
+    let id = request_id(&parts.headers);
+    let mut response = match shared.hosts.check(&parts) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(error) => error.into_response(),
     };
+    // Under OpenAI's name, and under Anthropic's.
+    for name in ["x-request-id", "request-id"] {
+        response.headers_mut().insert(name, id.clone());
+    }
     // A path is the client's text: quoted and escaped. Bodies and queries never reach the log.
     tracing::info!(
-        "{method:?} {path:?} {} after {:.1} ms",
+        "{method:?} {path:?} {} after {:.1} ms ({id:?})",
         response.status().as_u16(),
         started.elapsed().as_secs_f64() * 1e3
     );
     response
+}
+
+/// The client's own name for the request, if it is short and plain; otherwise a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    const LONGEST: usize = 128;
+    let plain = |value: &&HeaderValue| {
+        (1..=LONGEST).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    match headers.get("x-request-id").filter(plain) {
+        Some(own) => own.clone(),
+        None => HeaderValue::from_str(&unique_id("req_")).unwrap_or(HeaderValue::from_static("req")),
+    }
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
@@ -61,6 +92,18 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
         Ok(_) => Json(json!({"status": "ok"})).into_response(),
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "loading"}))).into_response(),
     }
+}
+
+async fn no_embeddings() -> ApiError {
+    Kind::NotOffered.error("embeddings are not offered: this model answers, and makes no vectors")
+}
+
+/// What Ollama's clients ask for. They need to be told, since they take a bare 404 for a missing model.
+async fn no_ollama(request: Request) -> ApiError {
+    let shown: String = request.uri().path().chars().take(200).collect();
+    Kind::NotFound.error(format!(
+        "{shown:?} belongs to Ollama's API, which is not offered here: use the client's OpenAI mode with this address and /v1"
+    ))
 }
 
 async fn about() -> &'static str {
@@ -77,7 +120,8 @@ async fn not_found(request: Request) -> Response {
     let shown: String = path.chars().take(200).collect();
     Kind::NotFound
         .error(format!(
-            "there is no {method} {shown:?} here; there are POST /v1/chat/completions, GET /v1/models and GET /health"
+            "there is no {method} {shown:?} here; there are POST /v1/chat/completions, /v1/completions, /v1/responses and \
+             /v1/messages, GET /v1/models, /health, /props, /slots and /metrics, POST /tokenize, /detokenize and /apply-template"
         ))
         .into_response()
 }

@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     BadHost,
     HostRefused,
     ModelNotFound,
+    ResponseNotFound,
     NotFound,
     MethodNotAllowed,
     BodyTimeout,
@@ -26,6 +27,7 @@ pub(crate) enum Kind {
     QueueFull,
     Internal,
     EngineFailed,
+    NotOffered,
     Loading,
     ShuttingDown,
     Busy,
@@ -51,7 +53,7 @@ const fn row(kind: Kind, status: u16, class: &'static str, code: &'static str, w
 
 /// In the order of [`Kind`]; a test holds them together.
 #[rustfmt::skip]
-pub(crate) const TABLE: [Row; 20] = [
+pub(crate) const TABLE: [Row; 22] = [
     row(Kind::InvalidJson, 400, REQUEST, "invalid_json", "The body is not a JSON object, or nests deeper than 128."),
     row(Kind::InvalidValue, 400, REQUEST, "invalid_value", "A field has the wrong type or is out of range; `param` names it."),
     row(Kind::MissingField, 400, REQUEST, "missing_required_parameter", "A required field is absent; `param` names it."),
@@ -61,6 +63,7 @@ pub(crate) const TABLE: [Row; 20] = [
     row(Kind::BadHost, 400, REQUEST, "invalid_host", "The `Host` header is missing, repeated or malformed."),
     row(Kind::HostRefused, 403, REQUEST, "host_not_allowed", "`Host` names a machine that this server does not answer for."),
     row(Kind::ModelNotFound, 404, REQUEST, "model_not_found", "An unknown model in `GET /v1/models/{id}`, or anywhere with `--strict-model`."),
+    row(Kind::ResponseNotFound, 404, REQUEST, "response_not_found", "`/v1/responses/{id}`: nothing is stored."),
     row(Kind::NotFound, 404, REQUEST, "unknown_url", "No such path."),
     row(Kind::MethodNotAllowed, 405, REQUEST, "method_not_allowed", "The path exists, with another method (see `Allow`)."),
     row(Kind::BodyTimeout, 408, REQUEST, "body_timeout", "The body did not arrive in time."),
@@ -69,6 +72,7 @@ pub(crate) const TABLE: [Row; 20] = [
     row(Kind::QueueFull, 429, "rate_limit_error", "queue_full", "Too many requests wait; `Retry-After` guesses when a place is free."),
     row(Kind::Internal, 500, SERVER, "internal_error", "A fault of the server. Other requests are not affected."),
     row(Kind::EngineFailed, 500, SERVER, "generation_failed", "The engine gave up on this request. In a stream: a last event `data: {\"error\": ...}`."),
+    row(Kind::NotOffered, 501, REQUEST, "not_offered", "`/v1/embeddings`: this server makes none."),
     row(Kind::Loading, 503, SERVER, "model_loading", "The model is not ready yet; `Retry-After` is set."),
     row(Kind::ShuttingDown, 503, SERVER, "shutting_down", "The server is draining and takes no new work."),
     row(Kind::Busy, 503, SERVER, "server_busy", "Too many connections, or too many bytes of request bodies, at one moment; `Retry-After` is set."),

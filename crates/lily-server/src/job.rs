@@ -26,11 +26,26 @@ pub(crate) struct Job {
     pub(crate) choices: usize,
     /// `None`: what looks like a call is text.
     pub(crate) tools: Option<ToolUse>,
+    /// No conversation: markers of reasoning are text.
+    pub(crate) raw: bool,
 }
 
 impl Job {
     /// Hands the work to the engine: all answers, or none.
     pub(crate) fn start(self, service: &Service) -> Result<Answers, ApiError> {
+        self.answers(service).map(Answers::new)
+    }
+
+    /// The same for several jobs: all answers of the first, then those of the second, and so on.
+    pub(crate) fn start_all(jobs: Vec<Job>, service: &Service) -> Result<Answers, ApiError> {
+        let mut answers = Vec::new();
+        for job in jobs {
+            answers.extend(job.answers(service)?);
+        }
+        Ok(Answers::new(answers))
+    }
+
+    fn answers(self, service: &Service) -> Result<Vec<Answer>, ApiError> {
         let prompt_tokens = self.prompt.tokens.len();
         let text: Arc<str> = self.prompt.text.into();
         let mut answers = Vec::with_capacity(self.choices);
@@ -48,6 +63,7 @@ impl Job {
             let options = OutputOptions {
                 starts_in_reasoning: self.prompt.starts_in_reasoning,
                 stop: self.stop.clone(),
+                raw: self.raw,
                 ..OutputOptions::default()
             };
             let output = OutputStream::new(&service.text, options);
@@ -55,12 +71,12 @@ impl Job {
                 generation,
                 output,
                 CallReader::new(self.tools.clone()),
-                service.text.clone(),
+                service,
                 prompt_tokens,
                 self.logprobs.is_some(),
             ));
         }
-        Ok(Answers::new(answers))
+        Ok(answers)
     }
 }
 

@@ -7,6 +7,7 @@ use lily_protocol::{Engine, Sampling};
 use lily_text::TextModel;
 
 use crate::errors::{ApiError, Kind};
+use crate::metrics::Metrics;
 
 /// A model that answers. [`Service::new`] and then set what differs.
 #[derive(Clone)]
@@ -25,8 +26,11 @@ pub struct Service {
     pub seed: Option<u64>,
     /// Answer 404 to a request for any other model. Otherwise every name is served.
     pub strict_model: bool,
+    /// Requests that the engine answers at the same time: `total_slots` in `/props`.
+    pub parallel: usize,
     /// Unix seconds at which the service was made: `created` in `/v1/models`.
     pub created: u64,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Service {
@@ -40,7 +44,9 @@ impl Service {
             sampling: Sampling::greedy(),
             seed: None,
             strict_model: false,
+            parallel: 1,
             created: unix_seconds(),
+            metrics: Arc::default(),
         }
     }
 

@@ -28,6 +28,10 @@ pub(crate) trait Wording: Send + Unpin + 'static {
     fn event(&mut self, choice: usize, event: AnswerEvent, out: &mut Vec<u8>) -> bool;
     /// After the last answer ended.
     fn closing(&mut self, out: &mut Vec<u8>);
+    /// Where the stream would be silent for too long.
+    fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(KEEP_ALIVE);
+    }
 }
 
 /// `data: JSON`, and the empty line that ends the event.
@@ -36,6 +40,14 @@ pub(crate) fn data(value: &impl Serialize, out: &mut Vec<u8>) {
     // Writing to a Vec cannot fail, and the types written here have string keys only.
     let _ = serde_json::to_writer(&mut *out, value);
     out.extend_from_slice(b"\n\n");
+}
+
+/// The same with `event: NAME` before it.
+pub(crate) fn named(name: &str, value: &impl Serialize, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'\n');
+    data(value, out);
 }
 
 /// The response around a stream. Dropping its body cancels the answers.
@@ -114,7 +126,7 @@ impl<W: Wording> http_body::Body for EventBody<W> {
             if this.silence.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            out.extend_from_slice(KEEP_ALIVE);
+            this.wording.keep_alive(&mut out);
         }
         if out.is_empty() {
             return Poll::Ready(None);

@@ -96,6 +96,11 @@ impl TextModel {
         self.template.is_some()
     }
 
+    /// The chat template, as the checkpoint wrote it.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.template.as_ref().map(Template::source)
+    }
+
     /// Renders a conversation and encodes it.
     pub fn prompt(&self, chat: &Chat) -> Result<Prompt, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;

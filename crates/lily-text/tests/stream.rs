@@ -205,7 +205,7 @@ proptest! {
         starts_in_reasoning in any::<bool>(),
         stop in prop::collection::vec("[abo<]{1,3}|stop|\n\n", 0..3),
     ) {
-        let options = OutputOptions { starts_in_reasoning, stop, keep_special: false };
+        let options = OutputOptions { starts_in_reasoning, stop, ..OutputOptions::default() };
         let coarse = collect(&tokens(&text), options.clone());
         prop_assert_eq!(&collect(&cut(&text, &fine), options.clone()), &coarse);
         prop_assert_eq!(&collect(&cut(&text, &[true]), options), &coarse);

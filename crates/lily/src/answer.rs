@@ -77,7 +77,7 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
     let options = OutputOptions {
         starts_in_reasoning: prompt.starts_in_reasoning,
         stop: asking.stop.clone(),
-        keep_special: false,
+        ..OutputOptions::default()
     };
     let mut output = OutputStream::new(asking.text, options);
     let mut show = Show::new(asking);

@@ -101,6 +101,15 @@ impl Running {
         self.post_text("/v1/chat/completions", body.to_string().as_bytes())
     }
 
+    pub(crate) fn ask_at(&self, path: &str, body: Value) -> Reply {
+        self.post_text(path, body.to_string().as_bytes())
+    }
+
+    /// The prompt of the request that reached the engine last.
+    pub(crate) fn last_prompt(&self) -> String {
+        self.engine.records().pop().expect("a record").prompt
+    }
+
     /// Opens a chat completion and leaves its reply unread.
     pub(crate) fn open_chat(&self, body: Value) -> TcpStream {
         let mut stream = self.connect();
@@ -206,6 +215,24 @@ impl Reply {
     pub(crate) fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.text());
         self.text().split("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(parse_event).collect()
+    }
+}
+
+impl Reply {
+    /// The events of a stream whose events have names: each name is that of the data's `type`.
+    pub(crate) fn named_events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text());
+        let event = |text: &str| {
+            let (name, data) = text.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            let data = parse_event(data);
+            assert_eq!(data["type"], name);
+            Some(data)
+        };
+        let text = self.text();
+        let events: Vec<Value> =
+            text.split("\n\n").filter(|text| !text.is_empty()).filter_map(event).collect();
+        assert_eq!(events.len(), text.matches("data: ").count(), "{text}");
+        events
     }
 }
 

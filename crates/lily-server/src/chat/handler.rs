@@ -10,13 +10,10 @@ use crate::answer::{AnswerEvent, Answers};
 use crate::chat::request::{self, ChatRequest};
 use crate::chat::stream::ChunkWording;
 use crate::chat::wire::{
-    AssistantMessage, CHUNK, COMPLETION, Choice, Completion, ContentLogprobs, FINGERPRINT, Head, Usage,
-    finish_reason,
+    AssistantMessage, CHUNK, COMPLETION, Choice, Completion, ContentLogprobs, Head, Usage, finish_reason,
 };
 use crate::errors::{ApiError, Kind};
 use crate::http::body;
-use crate::ids::unique_id;
-use crate::service::{Service, unix_seconds};
 use crate::shared::Shared;
 use crate::sse;
 use crate::times::Timings;
@@ -27,9 +24,7 @@ pub(crate) async fn complete(
     request: Request,
 ) -> Result<Response, ApiError> {
     let service = shared.service()?;
-    let (parts, body) = request.into_parts();
-    body::require_json(&parts.headers)?;
-    let held = body::read(&parts.headers, body, &shared.bodies, &shared.config).await?;
+    let held = body::take(request, &shared).await?;
     let prepared = {
         let service = service.clone();
         shared.prepare(move || request::parse(held.parse()?, &service)).await?
@@ -38,7 +33,7 @@ pub(crate) async fn complete(
     shared.unknown.report(&unknown);
     let tools = job.tools.is_some();
     let answers = job.start(&service)?;
-    let head = head(&service, if stream { CHUNK } else { COMPLETION });
+    let head = Head::new("chatcmpl-", if stream { CHUNK } else { COMPLETION }, &service);
     if stream {
         let wording = ChunkWording::new(head, answers.len(), tools, options);
         return Ok(sse::response(answers, wording, shared.config.keep_alive));
@@ -90,15 +85,5 @@ fn empty_choice(index: usize, logprobs: bool) -> Choice {
         message: AssistantMessage::default(),
         logprobs: logprobs.then(ContentLogprobs::default),
         finish_reason: "stop",
-    }
-}
-
-fn head(service: &Service, object: &'static str) -> Head {
-    Head {
-        id: unique_id("chatcmpl-"),
-        object,
-        created: unix_seconds(),
-        model: service.model_name.clone(),
-        system_fingerprint: FINGERPRINT,
     }
 }

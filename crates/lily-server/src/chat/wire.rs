@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use crate::answer::{Ending, Figures, Progress};
 use crate::calls::CallStart;
+use crate::ids::unique_id;
 use crate::logprobs::TokenLogprob;
+use crate::service::{Service, unix_seconds};
 use crate::times::Timings;
 
 /// What every object of one answer repeats.
@@ -25,7 +27,7 @@ pub(crate) const COMPLETION: &str = "chat.completion";
 /// `object` of a streamed piece.
 pub(crate) const CHUNK: &str = "chat.completion.chunk";
 /// Answers with the same fingerprint and seed are the same.
-pub(crate) const FINGERPRINT: &str = concat!("lily-", env!("CARGO_PKG_VERSION"));
+const FINGERPRINT: &str = concat!("lily-", env!("CARGO_PKG_VERSION"));
 
 /// A whole answer.
 #[derive(Serialize)]
@@ -210,7 +212,26 @@ pub(crate) struct CompletionDetails {
     pub(crate) reasoning_tokens: usize,
 }
 
+impl Head {
+    /// Of a new answer.
+    pub(crate) fn new(prefix: &str, object: &'static str, service: &Service) -> Self {
+        Head {
+            id: unique_id(prefix),
+            object,
+            created: unix_seconds(),
+            model: service.model_name.clone(),
+            system_fingerprint: FINGERPRINT,
+        }
+    }
+}
+
 impl Usage {
+    /// Of several prompts together.
+    pub(crate) fn set_prompt_tokens(&mut self, count: usize) {
+        self.prompt_tokens = count;
+        self.total_tokens = count + self.completion_tokens;
+    }
+
     /// Answers to one request share their prompt: it counts once.
     pub(crate) fn add(&mut self, figures: Figures) {
         self.prompt_tokens = figures.prompt_tokens;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
@@ -13,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
 use crate::http::surrogates;
+use crate::shared::Shared;
 
 /// Bytes of request bodies that may be held at one moment, counted in KiB.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ impl BodyBudget {
 
 /// `application/json`, whatever its parameters. Nothing else is taken: a page of another origin may post a form or plain
 /// text without asking, but not JSON.
-pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let found = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or(""));
     let essence = found.unwrap_or("").split(';').next().unwrap_or("").trim();
     if essence.eq_ignore_ascii_case("application/json") {
@@ -64,8 +66,15 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(Kind::MediaType.error(message))
 }
 
+/// The body of a request that has to be JSON.
+pub(crate) async fn take(request: Request, shared: &Shared) -> Result<HeldBody, ApiError> {
+    let (parts, body) = request.into_parts();
+    require_json(&parts.headers)?;
+    read(&parts.headers, body, &shared.bodies, &shared.config).await
+}
+
 /// Reads the whole body.
-pub(crate) async fn read(
+async fn read(
     headers: &HeaderMap,
     body: Body,
     budget: &BodyBudget,

@@ -21,6 +21,8 @@ pub struct OutputOptions {
     pub stop: Vec<String>,
     /// Show special tokens as text instead of leaving them out.
     pub keep_special: bool,
+    /// The answer continues plain text: everything is content, think markers too.
+    pub raw: bool,
 }
 
 /// A piece of the answer, to be appended to what is there.
@@ -74,7 +76,10 @@ impl OutputStream {
         let tokenizer = model.shared_tokenizer();
         OutputStream {
             detokenizer: Detokenizer::new(),
-            splitter: ReasoningSplitter::new(options.starts_in_reasoning),
+            splitter: match options.raw {
+                true => ReasoningSplitter::raw(),
+                false => ReasoningSplitter::new(options.starts_in_reasoning),
+            },
             stop: StopMatcher::new(options.stop),
             keep_special: options.keep_special,
             markers: [tokenizer.token_id("<think>"), tokenizer.token_id("</think>")],

@@ -42,6 +42,11 @@ impl ReasoningSplitter {
         ReasoningSplitter { state, held: String::new() }
     }
 
+    /// For text in which markers are text.
+    pub(crate) fn raw() -> Self {
+        ReasoningSplitter { state: State::Content, held: String::new() }
+    }
+
     /// True inside an open think block.
     pub(crate) fn in_reasoning(&self) -> bool {
         matches!(self.state, State::ReasoningStart | State::Reasoning)

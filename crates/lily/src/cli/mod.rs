@@ -233,6 +233,9 @@ pub(crate) struct ServeFlags {
     /// Names accepted in the Host header besides localhost, loopback addresses and --host.
     #[arg(long = "allowed-hosts", env = "LILY_ALLOWED_HOSTS", value_name = "NAME", value_delimiter = ',')]
     pub(crate) allowed_hosts: Vec<String>,
+    /// Further names of the model: listed, and served with --strict-model too.
+    #[arg(long, env = "LILY_ALIAS", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) alias: Vec<String>,
     /// Answer 404 to requests for a model of another name.
     #[arg(long, env = "LILY_STRICT_MODEL", value_parser = BoolishValueParser::new())]
     pub(crate) strict_model: bool,

@@ -57,6 +57,8 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
     service.sampling = setup::default_sampling(&loaded.model.sampling_defaults);
     service.strict_model = flags.strict_model;
     service.seed = flags.seed;
+    service.aliases = flags.alias.clone();
+    service.parallel = usize::from(flags.parallel);
     handle.ready(service);
     remark(format_args!(
         "{} on {}: {} tokens of context, {} requests at once, {} for earlier states; Ctrl-C ends",

@@ -1,18 +1,30 @@
-//! The fields of a chat completion that concern tools.
+//! The fields that concern tools, in the form of each family.
 
 use lily_text::{ReasoningCalls, ToolCallParser};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::calls::ToolUse;
 use crate::errors::{ApiError, Kind};
 use crate::read::Fields;
+use crate::request::missing;
 
 const LONGEST_NAME: usize = 256;
+
+/// How a family writes a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}`
+    Chat,
+    /// `{"type": "function", "name", "description", "parameters"}`
+    Responses,
+    /// `{"name", "description", "input_schema"}`
+    Messages,
+}
 
 /// What a request offers to the model.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// To be rendered, as they came; empty where no call may be made.
+    /// To be rendered, in the form of chat completions; empty where no call may be made.
     pub(crate) offered: Vec<Value>,
     parallel: bool,
 }
@@ -20,12 +32,21 @@ pub(crate) struct Tools {
 impl Tools {
     /// Takes `tools` out of the body, and reads `tool_choice` and `parallel_tool_calls`. Types of tools that are not
     /// functions are left out and added to `unknown`.
-    pub(crate) fn take(body: &mut Map<String, Value>, unknown: &mut Vec<String>) -> Result<Tools, ApiError> {
-        let parallel = Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true);
-        let may_call = may_call(body.get("tool_choice").unwrap_or(&Value::Null))?;
+    pub(crate) fn take(
+        body: &mut Map<String, Value>,
+        form: Form,
+        unknown: &mut Vec<String>,
+    ) -> Result<Tools, ApiError> {
+        let choice = body.get("tool_choice").unwrap_or(&Value::Null);
+        let (may_call, parallel) = match form {
+            Form::Messages => message_choice(choice)?,
+            Form::Chat | Form::Responses => {
+                (may_call(choice)?, Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true))
+            }
+        };
         let mut offered = match body.remove("tools") {
             None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(tools)) => functions(tools, unknown)?,
+            Some(Value::Array(tools)) => functions(tools, form, unknown)?,
             Some(other) => return Err(ApiError::value("tools", &other, "an array of tools")),
         };
         if !may_call {
@@ -42,6 +63,24 @@ impl Tools {
             reasoning: ReasoningCalls::new(&self.offered),
             parallel: self.parallel,
         })
+    }
+}
+
+/// Anthropic's form: whether the model may call, and more than once.
+fn message_choice(choice: &Value) -> Result<(bool, bool), ApiError> {
+    const WANTED: &str = "an object with type \"auto\" or \"none\"";
+    let fields = match choice {
+        Value::Null => return Ok((true, true)),
+        Value::Object(fields) => Fields::new(fields, "tool_choice."),
+        other => return Err(ApiError::value("tool_choice", other, WANTED)),
+    };
+    let parallel = !fields.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+    match fields.string("type")? {
+        Some("auto") => Ok((true, parallel)),
+        Some("none") => Ok((false, parallel)),
+        Some("any") => Err(unsupported_choice("a call of any tool")),
+        Some("tool") => Err(unsupported_choice("a named tool")),
+        _ => Err(ApiError::value("tool_choice", choice, WANTED)),
     }
 }
 
@@ -69,35 +108,63 @@ fn unsupported_choice(what: &str) -> ApiError {
     Kind::Unsupported.error(message).at("tool_choice")
 }
 
-fn functions(tools: Vec<Value>, unknown: &mut Vec<String>) -> Result<Vec<Value>, ApiError> {
+fn functions(tools: Vec<Value>, form: Form, unknown: &mut Vec<String>) -> Result<Vec<Value>, ApiError> {
     let mut functions = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
         let path = format!("tools[{at}]");
-        let Some(fields) = tool.as_object() else {
+        let Value::Object(mut fields) = tool else {
             return Err(ApiError::value(&path, &tool, "an object"));
         };
         let prefix = format!("{path}.");
-        match Fields::new(fields, &prefix).string("type")? {
-            Some("function") => {
-                check_function(fields, &prefix)?;
-                functions.push(tool);
+        let own_type = match form {
+            Form::Chat | Form::Responses => "function",
+            Form::Messages => "custom",
+        };
+        match Fields::new(&fields, &prefix).string("type")? {
+            Some(kind) if kind == own_type => {}
+            Some(other) => {
+                unknown.push(format!("tools[].type={other}"));
+                continue;
             }
-            Some(other) => unknown.push(format!("tools[].type={other}")),
+            None if form == Form::Messages => {}
             None => return Err(missing(format!("{path}.type"), "\"function\"")),
         }
+        functions.push(match form {
+            Form::Chat => {
+                let path = format!("{prefix}function");
+                let Some(function) = Fields::new(&fields, &prefix).object("function")? else {
+                    return Err(missing(path, "an object with a `name`"));
+                };
+                check_function(function, &format!("{path}."), "parameters")?;
+                Value::Object(fields)
+            }
+            Form::Responses => {
+                check_function(&fields, &prefix, "parameters")?;
+                fields.remove("type");
+                json!({"type": "function", "function": fields})
+            }
+            Form::Messages => {
+                check_function(&fields, &prefix, "input_schema")?;
+                // The rest (cache_control and the like) is not for the model.
+                let mut function = Map::new();
+                for (from, to) in
+                    [("name", "name"), ("description", "description"), ("input_schema", "parameters")]
+                {
+                    if let Some(value) = fields.remove(from) {
+                        function.insert(to.to_owned(), value);
+                    }
+                }
+                json!({"type": "function", "function": function})
+            }
+        });
     }
     Ok(functions)
 }
 
-fn check_function(tool: &Map<String, Value>, prefix: &str) -> Result<(), ApiError> {
-    let path = format!("{prefix}function");
-    let Some(function) = Fields::new(tool, prefix).object("function")? else {
-        return Err(missing(path, "an object with a `name`"));
-    };
-    let prefix = format!("{path}.");
-    let fields = Fields::new(function, &prefix);
+fn check_function(function: &Map<String, Value>, prefix: &str, schema: &str) -> Result<(), ApiError> {
+    let fields = Fields::new(function, prefix);
     fields.string("description")?;
-    fields.object("parameters")?;
+    fields.object(schema)?;
     fields.boolean("strict")?;
     match fields.string("name")? {
         None => Err(missing(format!("{prefix}name"), "the function's name")),
@@ -117,20 +184,14 @@ fn is_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len()) && name.trim() == name && !name.contains(foreign)
 }
 
-fn missing(path: String, wanted: &str) -> ApiError {
-    Kind::MissingField.error(format!("`{path}` is missing, and should be {wanted}")).at(path)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn take(body: Value) -> Result<(Tools, Vec<String>), ApiError> {
         let mut body = body.as_object().cloned().expect("an object");
         let mut unknown = Vec::new();
-        Tools::take(&mut body, &mut unknown).map(|tools| (tools, unknown))
+        Tools::take(&mut body, Form::Chat, &mut unknown).map(|tools| (tools, unknown))
     }
 
     fn function(name: &str) -> Value {

@@ -1,0 +1,56 @@
+//! One completion from request to response.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+
+use crate::chat::wire::{Head, Usage};
+use crate::collect::{Part, collect};
+use crate::completions::request::{self, CompletionRequest};
+use crate::completions::wire::{Choice, Completion, Logprobs, OBJECT, TextWording, finish_reason};
+use crate::errors::ApiError;
+use crate::http::body;
+use crate::job::Job;
+use crate::shared::Shared;
+use crate::sse;
+use crate::times::Timings;
+
+/// `POST /v1/completions`.
+pub(crate) async fn complete(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let service = shared.service()?;
+    let held = body::take(request, &shared).await?;
+    let prepared = {
+        let service = service.clone();
+        shared.prepare(move || request::parse(held.parse()?, &service)).await?
+    };
+    let CompletionRequest { jobs, echo, stream, include_usage, logprobs, unknown } = prepared?;
+    shared.unknown.report(&unknown);
+    let prompt_tokens = jobs.iter().map(|job| job.prompt.tokens.len()).sum();
+    let answers = Job::start_all(jobs, &service)?;
+    let head = Head::new("cmpl-", OBJECT, &service);
+    let offsets: Vec<usize> = echo.iter().map(|text| text.chars().count()).collect();
+    if stream {
+        let usage = Usage::default();
+        let wording = TextWording { head, echo, offsets, include_usage, logprobs, usage, prompt_tokens };
+        return Ok(sse::response(answers, wording, shared.config.keep_alive));
+    }
+    let (mut choices, mut usage, mut timings) = (Vec::new(), Usage::default(), None);
+    for (index, (whole, mut text)) in collect(answers).await?.into_iter().zip(echo).enumerate() {
+        for part in &whole.parts {
+            if let Part::Text(part) = part {
+                text.push_str(part);
+            }
+        }
+        usage.add(whole.ending.figures);
+        timings.get_or_insert(Timings::of(&whole.ending.figures));
+        let logprobs = logprobs.then(|| Logprobs::of(&whole.logprobs, offsets[index]).0);
+        choices.push(Choice { index, text, logprobs, finish_reason: Some(finish_reason(&whole.ending)) });
+    }
+    usage.set_prompt_tokens(prompt_tokens);
+    Ok(Json(Completion { head: &head, choices, usage: Some(usage), timings }).into_response())
+}

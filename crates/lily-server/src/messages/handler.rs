@@ -1,0 +1,58 @@
+//! One message from request to response.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::collect::collect;
+use crate::errors::{ApiError, Kind};
+use crate::http::body;
+use crate::ids::unique_id;
+use crate::messages::request::{self, MessageRequest};
+use crate::messages::stream::MessageWording;
+use crate::messages::{errors, wire};
+use crate::shared::Shared;
+use crate::sse;
+
+/// `POST /v1/messages`.
+pub(crate) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    answer(&shared, request).await.unwrap_or_else(|error| errors::response(&error))
+}
+
+/// `POST /v1/messages/count_tokens`: nothing reaches the engine.
+pub(crate) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    count(&shared, request).await.unwrap_or_else(|error| errors::response(&error))
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
+    let service = shared.service()?;
+    let held = body::take(request, shared).await?;
+    let prepared = {
+        let service = service.clone();
+        shared.prepare(move || request::parse(held.parse()?, &service)).await?
+    };
+    let MessageRequest { job, stream, unknown } = prepared?;
+    shared.unknown.report(&unknown);
+    let prompt_tokens = job.prompt.tokens.len();
+    let answers = job.start(&service)?;
+    let (id, model) = (unique_id("msg_"), service.model_name.clone());
+    if stream {
+        let wording = MessageWording::new(id, model, prompt_tokens);
+        return Ok(sse::response(answers, wording, shared.config.keep_alive));
+    }
+    let whole = collect(answers).await?.pop().ok_or_else(|| Kind::Internal.error("no answer was made"))?;
+    let (reason, sequence) = wire::stop(&whole.ending);
+    let content = whole.parts.into_iter().map(wire::block).collect();
+    let usage = wire::usage(&whole.ending.figures);
+    Ok(Json(wire::message(&id, &model, content, (Some(reason), sequence), usage)).into_response())
+}
+
+async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
+    let service = shared.service()?;
+    let held = body::take(request, shared).await?;
+    let prompt = shared.prepare(move || request::prompt(held.parse()?, &service)).await??;
+    Ok(Json(json!({"input_tokens": prompt.tokens.len()})).into_response())
+}

@@ -1,0 +1,89 @@
+//! The body of `POST /v1/messages`, read into a [`Job`].
+
+use lily_text::Prompt;
+use serde_json::{Map, Value};
+
+use crate::errors::{ApiError, Kind};
+use crate::job::Job;
+use crate::messages::conversation;
+use crate::read::Fields;
+use crate::request::tools::{Form, Tools};
+use crate::request::{
+    Conversation, check_model, sampling, stop_strings, template_options, thinking_field, token_count,
+    unfold_extra_body, unknown_names,
+};
+use crate::service::Service;
+use crate::tables::MESSAGES;
+
+/// What a body asks for.
+pub(crate) struct MessageRequest {
+    pub(crate) job: Job,
+    pub(crate) stream: bool,
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Reads, renders and tokenizes.
+pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<MessageRequest, ApiError> {
+    unfold_extra_body(&mut body)?;
+    let mut unknown = unknown_names(&body, &MESSAGES)?;
+    let tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
+    let fields = Fields::new(&body, "");
+    check_model(fields, service)?;
+    check_output(fields)?;
+    let max_tokens = token_count(fields, "max_tokens")?;
+    let sampling = sampling(fields, service)?;
+    let stop = stop_strings(fields, "stop_sequences")?;
+    let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let tool_use = tools.tool_use();
+    let prompt = render(&body, tools.offered, service)?;
+    let job = Job {
+        prompt,
+        max_tokens,
+        sampling,
+        logprobs: None,
+        ignore_end,
+        stop,
+        choices: 1,
+        tools: tool_use,
+        raw: false,
+    };
+    Ok(MessageRequest { job, stream, unknown })
+}
+
+/// The prompt of a body, for those who only count it. Everything about the answer is left aside.
+pub(crate) fn prompt(mut body: Map<String, Value>, service: &Service) -> Result<Prompt, ApiError> {
+    unfold_extra_body(&mut body)?;
+    let mut unknown = unknown_names(&body, &MESSAGES)?;
+    let tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
+    check_model(Fields::new(&body, ""), service)?;
+    render(&body, tools.offered, service)
+}
+
+fn render(body: &Map<String, Value>, tools: Vec<Value>, service: &Service) -> Result<Prompt, ApiError> {
+    let (fields, empty) = (Fields::new(body, ""), Map::new());
+    let options = template_options(fields, &empty)?;
+    let wishes =
+        [thinking_field(fields)?, fields.boolean("enable_thinking")?, options.boolean("enable_thinking")?];
+    let preserve_thinking = fields.boolean("preserve_thinking")?.or(options.boolean("preserve_thinking")?);
+    let mut messages = conversation::messages(body.get("messages").unwrap_or(&Value::Null))?;
+    let system = conversation::system(body.get("system").unwrap_or(&Value::Null))?;
+    if let (Some(system), false) = (system, messages.is_empty()) {
+        messages.insert(0, system);
+    }
+    // Who says nothing about it does not expect it.
+    let thinking = Some(wishes.into_iter().flatten().next().unwrap_or(false));
+    Conversation { messages, tools, thinking, preserve_thinking, continued: true, opens_turn: true }
+        .prompt(&service.text)
+}
+
+fn check_output(fields: Fields) -> Result<(), ApiError> {
+    let Some(config) = fields.object("output_config")? else { return Ok(()) };
+    let config = Fields::new(config, "output_config.");
+    config.string("effort")?;
+    if config.get("format").is_some() {
+        let message = "`output_config.format` is not supported yet: leave it out";
+        return Err(Kind::Unsupported.error(message).at("output_config.format"));
+    }
+    Ok(())
+}

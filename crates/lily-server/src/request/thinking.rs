@@ -1,0 +1,62 @@
+//! Whether the model reasons before it answers, under every name that clients use.
+
+use serde_json::{Map, Value};
+
+use crate::errors::{ApiError, Kind, brief};
+use crate::read::Fields;
+
+/// Whether to reason: the first name that is present decides. Every one of them is read, so that a wrong type is an
+/// error wherever it stands.
+pub(crate) fn thinking(fields: Fields, options: Fields) -> Result<Option<bool>, ApiError> {
+    let empty = Map::new();
+    let reasoning = Fields::new(fields.object("reasoning")?.unwrap_or(&empty), "reasoning.");
+    let anthropic = fields.get("thinking").and_then(Value::as_object).unwrap_or(&empty);
+    refuse_limits("thinking", anthropic)?;
+    refuse_limits("reasoning", fields.object("reasoning")?.unwrap_or(&empty))?;
+    let wishes = [
+        fields.boolean("enable_thinking")?,
+        options.boolean("enable_thinking")?,
+        thinking_field(fields)?,
+        reasoning.boolean("enabled")?,
+        effort(fields.string("reasoning_effort")?),
+        effort(reasoning.string("effort")?),
+        effort(options.string("reasoning_effort")?),
+    ];
+    Ok(wishes.into_iter().flatten().next())
+}
+
+/// What would shorten or hide the reasoning, in the objects that may also say whether there is any.
+fn refuse_limits(object: &str, asked: &Map<String, Value>) -> Result<(), ApiError> {
+    for name in ["budget_tokens", "max_tokens", "exclude"] {
+        match asked.get(name) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(value) => {
+                let place = format!("{object}.{name}");
+                let message = format!("`{place}` (here {}) is not supported yet: leave it out", brief(value));
+                return Err(Kind::Unsupported.error(message).at(place));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `"none"` is off. How much effort is not something this model can be told, so any other leaves it to the template.
+fn effort(effort: Option<&str>) -> Option<bool> {
+    effort.filter(|&effort| effort == "none").map(|_| false)
+}
+
+/// Anthropic's form, which some clients send to every server, or a plain boolean.
+pub(crate) fn thinking_field(fields: Fields) -> Result<Option<bool>, ApiError> {
+    const WANTED: &str = "true, false, or an object with type \"enabled\", \"adaptive\" or \"disabled\"";
+    let Some(value) = fields.get("thinking") else { return Ok(None) };
+    let known = match value {
+        Value::Bool(on) => Some(*on),
+        Value::Object(object) => match object.get("type").and_then(Value::as_str) {
+            Some("enabled" | "adaptive") => Some(true),
+            Some("disabled") => Some(false),
+            _ => None,
+        },
+        _ => None,
+    };
+    known.map(Some).ok_or_else(|| ApiError::value("thinking", value, WANTED))
+}
