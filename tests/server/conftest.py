@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 
+import anthropic
 import openai
 import pytest
 
@@ -28,6 +29,9 @@ class Server:
 
     def async_client(self, **options):
         return openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=30, **options)
+
+    def anthropic(self, **options):
+        return anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=30, **options)
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=10) as reply:
