@@ -48,6 +48,12 @@ struct Flags {
     /// Name of the model.
     #[arg(long, default_value = "lily-scripted")]
     model_name: String,
+    /// Keys of which a request has to bring one.
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    api_key: Vec<String>,
+    /// A file with more keys, one a line; a hangup signal reads it again.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Further names of the model.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     alias: Vec<String>,
@@ -84,6 +90,8 @@ async fn main() -> anyhow::Result<()> {
         host: flags.host,
         port: flags.port,
         allowed_hosts: flags.allowed_hosts,
+        api_keys: flags.api_key,
+        api_key_file: flags.api_key_file,
         keep_alive: Duration::from_millis(flags.keep_alive_ms.max(1)),
         ..ServerConfig::default()
     })

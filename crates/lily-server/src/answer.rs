@@ -5,14 +5,17 @@
 //! is polled, and because dropping an [`Answer`] at any point must cancel its generation and nothing more.
 
 use std::collections::VecDeque;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use lily_protocol::{Event, FinishReason, Generation, Token};
 use lily_text::{Channel, ContentEnd, Delta, OutputStream, TextModel};
+use tokio::time::Sleep;
 
 use crate::calls::{CallReader, CallStart, Said};
+use crate::errors::{ApiError, Kind};
 use crate::logprobs::{HeldLogprobs, TokenLogprob};
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -36,8 +39,8 @@ pub(crate) enum AnswerEvent {
     CallEnd,
     /// The end; nothing follows.
     Finished(Ending),
-    /// The engine gave up; nothing follows.
-    Failed(String),
+    /// The engine gave up, or there was no more time; nothing follows.
+    Failed(ApiError),
 }
 
 /// How an answer ended.
@@ -82,6 +85,8 @@ pub(crate) struct Answer {
     held: Option<HeldLogprobs>,
     figures: Figures,
     clock: Clock,
+    /// When the answer has to be complete.
+    deadline: Option<(Duration, Pin<Box<Sleep>>)>,
     ready: VecDeque<AnswerEvent>,
 }
 
@@ -103,6 +108,7 @@ impl Answer {
             held: logprobs.then(HeldLogprobs::default),
             figures: Figures { prompt_tokens, ..Figures::default() },
             clock: Clock::start(),
+            deadline: service.request_timeout.map(|time| (time, Box::pin(tokio::time::sleep(time)))),
             ready: VecDeque::new(),
         }
     }
@@ -117,11 +123,25 @@ impl Answer {
             // A fresh future each time loses nothing: receiving from the channel can be cancelled.
             let next = pin!(generation.next()).poll(context);
             match next {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match self.out_of_time(context) {
+                    Some(error) => self.fail(error),
+                    None => return Poll::Pending,
+                },
                 Poll::Ready(Some(event)) => self.take(event),
-                Poll::Ready(None) => self.fail("the engine stopped before the answer was complete".into()),
+                Poll::Ready(None) => {
+                    let message = "the engine stopped before the answer was complete";
+                    self.fail(Kind::EngineFailed.error(message));
+                }
             }
         }
+    }
+
+    fn out_of_time(&mut self, context: &mut Context<'_>) -> Option<ApiError> {
+        let (time, sleep) = self.deadline.as_mut()?;
+        let over = sleep.as_mut().poll(context).is_ready();
+        over.then(|| {
+            Kind::TimedOut.error(format!("the answer was not complete after {} s", time.as_secs_f64()))
+        })
     }
 
     fn take(&mut self, event: Event) {
@@ -155,7 +175,7 @@ impl Answer {
                     self.end(reason, end, None);
                 }
             }
-            Event::Failed(message) => self.fail(message),
+            Event::Failed(message) => self.fail(Kind::EngineFailed.error(message)),
         }
     }
 
@@ -243,11 +263,11 @@ impl Answer {
         self.ready.push_back(AnswerEvent::Finished(ending));
     }
 
-    fn fail(&mut self, message: String) {
+    fn fail(&mut self, error: ApiError) {
         self.generation = None;
         self.figures.times = self.clock.times();
         self.metrics.failed(&self.figures);
-        self.ready.push_back(AnswerEvent::Failed(message));
+        self.ready.push_back(AnswerEvent::Failed(error));
     }
 }
 

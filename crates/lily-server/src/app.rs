@@ -2,20 +2,19 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::middleware::{self, Next};
+use axum::http::StatusCode;
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use serde_json::json;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::errors::{ApiError, Kind};
-use crate::ids::unique_id;
+use crate::http::gate::gate;
 use crate::shared::Shared;
 use crate::{chat, completions, messages, models, responses, status, text};
 
@@ -49,42 +48,6 @@ pub(crate) fn router(shared: Arc<Shared>, extra: Router) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(shared, gate))
-}
-
-/// The first thing that sees a request: whose name it calls us by. Then one line in the log.
-async fn gate(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let method = request.method().clone();
-    let path = request.uri().path().to_owned();
-    let (parts, body) = request.into_parts();
-    let id = request_id(&parts.headers);
-    let mut response = match shared.hosts.check(&parts) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(error) => error.into_response(),
-    };
-    // Under OpenAI's name, and under Anthropic's.
-    for name in ["x-request-id", "request-id"] {
-        response.headers_mut().insert(name, id.clone());
-    }
-    // A path is the client's text: quoted and escaped. Bodies and queries never reach the log.
-    tracing::info!(
-        "{method:?} {path:?} {} after {:.1} ms ({id:?})",
-        response.status().as_u16(),
-        started.elapsed().as_secs_f64() * 1e3
-    );
-    response
-}
-
-/// The client's own name for the request, if it is short and plain; otherwise a new one.
-fn request_id(headers: &HeaderMap) -> HeaderValue {
-    const LONGEST: usize = 128;
-    let plain = |value: &&HeaderValue| {
-        (1..=LONGEST).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
-    };
-    match headers.get("x-request-id").filter(plain) {
-        Some(own) => own.clone(),
-        None => HeaderValue::from_str(&unique_id("req_")).unwrap_or(HeaderValue::from_static("req")),
-    }
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Response {

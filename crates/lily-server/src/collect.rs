@@ -54,7 +54,7 @@ pub(crate) async fn collect(mut answers: Answers) -> Result<Vec<Whole>, ApiError
                 }
             }
             AnswerEvent::Finished(end) => *ending = Some(end),
-            AnswerEvent::Failed(message) => return Err(Kind::EngineFailed.error(message)),
+            AnswerEvent::Failed(error) => return Err(error),
         }
     }
     let ended = |(parts, logprobs, ending): (_, _, Option<Ending>)| {

@@ -1,16 +1,28 @@
 //! What the operator chooses: address and limits.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where to listen and how much to take. [`ServerConfig::default`] and then set what differs.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Address or name to bind. Loopback by default: nothing here asks who the caller is.
+    /// Address or name to bind. Loopback by default.
     pub host: String,
     /// Port to bind; 0 lets the system choose.
     pub port: u16,
     /// Names accepted in `Host` besides localhost, loopback addresses and `host` itself.
     pub allowed_hosts: Vec<String>,
+    /// Keys of which a request has to bring one, except to `/health`, `/v1/models` and `/`. Empty, and no file: no key is
+    /// needed.
+    pub api_keys: Vec<String>,
+    /// More keys, one a line; read again by [`crate::Handle::reread_keys`].
+    pub api_key_file: Option<PathBuf>,
+    /// Requests of one key running at one moment; one more is answered 429. `None`: as many as there is room for.
+    pub requests_per_key: Option<usize>,
+    /// Origins whose web pages may use this server (`https://page.example`); `*` is every origin.
+    pub cors_origins: Vec<String>,
+    /// Serve on a public address although no key is needed.
+    pub allow_public: bool,
     /// Largest request body in bytes. Agents send several megabytes of history.
     pub max_body_bytes: usize,
     /// Bytes of all request bodies held at one moment, so that many large bodies cannot fill the memory together.
@@ -40,6 +52,11 @@ impl Default for ServerConfig {
             host: "127.0.0.1".into(),
             port: 8080,
             allowed_hosts: Vec::new(),
+            api_keys: Vec::new(),
+            api_key_file: None,
+            requests_per_key: None,
+            cors_origins: Vec::new(),
+            allow_public: false,
             max_body_bytes: 32 << 20,
             max_bodies_bytes: 256 << 20,
             max_header_bytes: 64 << 10,

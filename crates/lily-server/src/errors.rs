@@ -16,6 +16,7 @@ pub(crate) enum Kind {
     Unsupported,
     ContextExceeded,
     BadHost,
+    Unauthorized,
     HostRefused,
     ModelNotFound,
     ResponseNotFound,
@@ -25,8 +26,10 @@ pub(crate) enum Kind {
     BodyTooLarge,
     MediaType,
     QueueFull,
+    KeyBusy,
     Internal,
     EngineFailed,
+    TimedOut,
     NotOffered,
     Loading,
     ShuttingDown,
@@ -53,7 +56,7 @@ const fn row(kind: Kind, status: u16, class: &'static str, code: &'static str, w
 
 /// In the order of [`Kind`]; a test holds them together.
 #[rustfmt::skip]
-pub(crate) const TABLE: [Row; 22] = [
+pub(crate) const TABLE: [Row; 25] = [
     row(Kind::InvalidJson, 400, REQUEST, "invalid_json", "The body is not a JSON object, or nests deeper than 128."),
     row(Kind::InvalidValue, 400, REQUEST, "invalid_value", "A field has the wrong type or is out of range; `param` names it."),
     row(Kind::MissingField, 400, REQUEST, "missing_required_parameter", "A required field is absent; `param` names it."),
@@ -61,6 +64,7 @@ pub(crate) const TABLE: [Row; 22] = [
     row(Kind::Unsupported, 400, REQUEST, "unsupported_parameter", "A field that would change the answer and is not offered; `param` names it."),
     row(Kind::ContextExceeded, 400, REQUEST, "context_length_exceeded", "The prompt leaves no room for an answer. Sent before a stream starts."),
     row(Kind::BadHost, 400, REQUEST, "invalid_host", "The `Host` header is missing, repeated or malformed."),
+    row(Kind::Unauthorized, 401, "authentication_error", "invalid_api_key", "The server has API keys, and the request brings none of them. Everything needs one but `/health`, `/v1/models` and `/`."),
     row(Kind::HostRefused, 403, REQUEST, "host_not_allowed", "`Host` names a machine that this server does not answer for."),
     row(Kind::ModelNotFound, 404, REQUEST, "model_not_found", "An unknown model in `GET /v1/models/{id}`, or anywhere with `--strict-model`."),
     row(Kind::ResponseNotFound, 404, REQUEST, "response_not_found", "`/v1/responses/{id}`: nothing is stored."),
@@ -70,8 +74,10 @@ pub(crate) const TABLE: [Row; 22] = [
     row(Kind::BodyTooLarge, 413, REQUEST, "body_too_large", "The body is larger than the limit."),
     row(Kind::MediaType, 415, REQUEST, "unsupported_media_type", "`Content-Type` is not `application/json`."),
     row(Kind::QueueFull, 429, "rate_limit_error", "queue_full", "Too many requests wait; `Retry-After` guesses when a place is free."),
+    row(Kind::KeyBusy, 429, "rate_limit_error", "key_busy", "The API key has as many requests running as `--requests-per-key` allows; `Retry-After` is set."),
     row(Kind::Internal, 500, SERVER, "internal_error", "A fault of the server. Other requests are not affected."),
     row(Kind::EngineFailed, 500, SERVER, "generation_failed", "The engine gave up on this request. In a stream: a last event `data: {\"error\": ...}`."),
+    row(Kind::TimedOut, 504, SERVER, "request_timeout", "The answer took longer than `--request-timeout`. In a stream: a last event with the error."),
     row(Kind::NotOffered, 501, REQUEST, "not_offered", "`/v1/embeddings`: this server makes none."),
     row(Kind::Loading, 503, SERVER, "model_loading", "The model is not ready yet; `Retry-After` is set."),
     row(Kind::ShuttingDown, 503, SERVER, "shutting_down", "The server is draining and takes no new work."),

@@ -50,5 +50,6 @@ mod times;
 
 pub use config::ServerConfig;
 pub use docs::api_reference;
+pub use http::keys::KeyFileError;
 pub use http::listener::{BindError, Handle, Server, bind};
 pub use service::Service;

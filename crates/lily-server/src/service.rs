@@ -1,7 +1,7 @@
 //! What is served: an engine, the text side of its model, and the defaults of its answers.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lily_protocol::{Engine, Sampling};
 use lily_text::TextModel;
@@ -26,6 +26,8 @@ pub struct Service {
     pub seed: Option<u64>,
     /// Answer 404 to a request for any other model. Otherwise every name is served.
     pub strict_model: bool,
+    /// An answer that is not complete after this time ends with an error.
+    pub request_timeout: Option<Duration>,
     /// Requests that the engine answers at the same time: `total_slots` in `/props`.
     pub parallel: usize,
     /// Unix seconds at which the service was made: `created` in `/v1/models`.
@@ -44,6 +46,7 @@ impl Service {
             sampling: Sampling::greedy(),
             seed: None,
             strict_model: false,
+            request_timeout: None,
             parallel: 1,
             created: unix_seconds(),
             metrics: Arc::default(),

@@ -8,7 +8,9 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
 use crate::http::body::BodyBudget;
+use crate::http::cors::Origins;
 use crate::http::host::HostRule;
+use crate::http::keys::Keys;
 use crate::service::Service;
 
 /// Where the server is in its life.
@@ -25,6 +27,8 @@ pub(crate) enum Phase {
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) hosts: HostRule,
+    pub(crate) keys: Keys,
+    pub(crate) origins: Origins,
     pub(crate) bodies: BodyBudget,
     pub(crate) unknown: UnknownNames,
     pub(crate) phase: watch::Sender<Phase>,
@@ -33,9 +37,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: ServerConfig, hosts: HostRule) -> Self {
+    pub(crate) fn new(config: ServerConfig, hosts: HostRule, keys: Keys) -> Self {
         Shared {
             hosts,
+            keys,
+            origins: Origins::new(&config.cors_origins),
             bodies: BodyBudget::new(config.max_bodies_bytes),
             unknown: UnknownNames::default(),
             phase: watch::Sender::new(Phase::Running),

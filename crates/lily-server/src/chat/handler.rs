@@ -12,7 +12,7 @@ use crate::chat::stream::ChunkWording;
 use crate::chat::wire::{
     AssistantMessage, CHUNK, COMPLETION, Choice, Completion, ContentLogprobs, Head, Usage, finish_reason,
 };
-use crate::errors::{ApiError, Kind};
+use crate::errors::ApiError;
 use crate::http::body;
 use crate::shared::Shared;
 use crate::sse;
@@ -73,7 +73,7 @@ async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Respo
                 let alone = choice.message.tool_calls.is_empty();
                 choice.message.content = content.or(alone.then(String::new));
             }
-            AnswerEvent::Failed(message) => return Err(Kind::EngineFailed.error(message)),
+            AnswerEvent::Failed(error) => return Err(error),
         }
     }
     Ok(Json(Completion { head: &head, choices, usage, timings }).into_response())

@@ -4,7 +4,6 @@ use crate::answer::{AnswerEvent, Ending};
 use crate::chat::wire::{
     Assistant, Chunk, ChunkChoice, ChunkDelta, ContentLogprobs, Head, ToolCallDelta, Usage, finish_reason,
 };
-use crate::errors::Kind;
 use crate::logprobs::TokenLogprob;
 use crate::sse::{self, Wording};
 use crate::times::Timings;
@@ -117,8 +116,8 @@ impl Wording for ChunkWording {
                 self.call(choice, ToolCallDelta::more(self.call[choice], json), out);
             }
             AnswerEvent::Finished(ending) => self.end(choice, &ending, out),
-            AnswerEvent::Failed(message) => {
-                sse::data(&Kind::EngineFailed.error(message).body(), out);
+            AnswerEvent::Failed(error) => {
+                sse::data(&error.body(), out);
                 return false;
             }
         }

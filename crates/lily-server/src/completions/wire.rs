@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use crate::answer::{AnswerEvent, Ending};
 use crate::chat::wire::{Head, Usage};
-use crate::errors::Kind;
 use crate::logprobs::TokenLogprob;
 use crate::sse::{self, Wording};
 use crate::times::Timings;
@@ -114,8 +113,8 @@ impl Wording for TextWording {
                 let choice = Choice { index, text: String::new(), logprobs: None, finish_reason };
                 self.piece(choice, Some(Timings::of(&ending.figures)), out);
             }
-            AnswerEvent::Failed(message) => {
-                sse::data(&Kind::EngineFailed.error(message).body(), out);
+            AnswerEvent::Failed(error) => {
+                sse::data(&error.body(), out);
                 return false;
             }
             // Without a conversation there are neither reasoning nor calls.

@@ -15,6 +15,7 @@ use crate::app;
 use crate::config::ServerConfig;
 use crate::http::connection;
 use crate::http::host::HostRule;
+use crate::http::keys::{KeyFileError, Keys};
 use crate::service::Service;
 use crate::shared::{Phase, Shared};
 
@@ -23,15 +24,33 @@ const MOST_REFUSALS: usize = 64;
 /// After an accept failed for lack of file descriptors or memory, which some connection's end cures.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// An address that cannot be served on.
+/// An address that cannot be served on, or not like this.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {host} port {port}: {source}; choose another --host or --port (--port 0 takes a free one)"
-)]
-pub struct BindError {
-    host: String,
-    port: u16,
-    source: io::Error,
+pub enum BindError {
+    /// The system does not give the address.
+    #[error(
+        "cannot listen on {host} port {port}: {source}; choose another --host or --port (--port 0 takes a free one)"
+    )]
+    Listen {
+        /// As the operator wrote it.
+        host: String,
+        /// As the operator wrote it.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others reach the address, and no key is needed.
+    #[error(
+        "--host {host} can be reached from other machines, and whoever reaches it may use this server: set --api-key or \
+         --api-key-file, or serve everyone with --allow-public"
+    )]
+    Public {
+        /// As the operator wrote it.
+        host: String,
+    },
+    /// The keys cannot be read.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
 }
 
 /// A bound server: connections are queued by the system from here on, and answered once [`Server::serve`] runs.
@@ -65,10 +84,20 @@ pub async fn bind(config: ServerConfig) -> Result<Server, BindError> {
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
-    let (listener, address) =
-        bound.await.map_err(|source| BindError { host: config.host.clone(), port: config.port, source })?;
+    let keys = Keys::new(&config)?;
+    let (listener, address) = bound.await.map_err(|source| BindError::Listen {
+        host: config.host.clone(),
+        port: config.port,
+        source,
+    })?;
+    if !address.ip().is_loopback() && keys.is_open() {
+        if !config.allow_public {
+            return Err(BindError::Public { host: config.host });
+        }
+        tracing::warn!("everyone who reaches {address} may use this server: no API key is set");
+    }
     let hosts = HostRule::new(&config.host, address.ip(), &config.allowed_hosts);
-    Ok(Server { listener, address, shared: Arc::new(Shared::new(config, hosts)) })
+    Ok(Server { listener, address, shared: Arc::new(Shared::new(config, hosts, keys)) })
 }
 
 impl Server {
@@ -160,6 +189,14 @@ impl Handle {
         self.0.set_service(Arc::new(service));
     }
 
+    /// Reads the key file again, if there is one. If it cannot be used, the keys stay as they are.
+    pub fn reread_keys(&self) {
+        match self.0.keys.reread() {
+            Ok(count) => tracing::info!("the API keys were read again: there are {count}"),
+            Err(error) => tracing::error!("the API keys stay as they are: {error}"),
+        }
+    }
+
     /// Takes no new connections and lets running requests finish.
     pub fn drain(&self) {
         self.0.advance(Phase::Draining);
@@ -170,13 +207,31 @@ impl Handle {
         self.0.advance(Phase::Stopped);
     }
 
-    /// Drains at the first interrupt (Ctrl-C, or a termination signal), stops at the second. Never returns by itself:
-    /// run it beside [`Server::serve`].
+    /// Drains at the first interrupt (Ctrl-C, or a termination signal), stops at the second; reads the key file again at a
+    /// hangup signal, if there is one. Never returns by itself: run it beside [`Server::serve`].
     pub async fn obey_signals(&self) {
+        #[cfg(unix)]
+        if self.0.keys.has_file() {
+            let handle = self.clone();
+            tokio::spawn(async move { handle.reread_at_hangup().await });
+        }
         if let Err(error) = self.drain_then_stop().await {
             tracing::warn!("interrupts cannot be watched: {error}");
         }
         std::future::pending().await
+    }
+
+    #[cfg(unix)]
+    async fn reread_at_hangup(&self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::hangup()) {
+            Ok(mut hangup) => {
+                while hangup.recv().await.is_some() {
+                    self.reread_keys();
+                }
+            }
+            Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
+        }
     }
 
     async fn drain_then_stop(&self) -> io::Result<()> {

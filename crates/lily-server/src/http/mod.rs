@@ -2,6 +2,9 @@
 
 pub(crate) mod body;
 pub(crate) mod connection;
+pub(crate) mod cors;
+pub(crate) mod gate;
 pub(crate) mod host;
+pub(crate) mod keys;
 pub(crate) mod listener;
 mod surrogates;

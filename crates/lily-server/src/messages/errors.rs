@@ -17,6 +17,7 @@ pub(crate) fn body(error: &ApiError) -> Value {
         413 => "request_too_large",
         429 => "rate_limit_error",
         500 => "api_error",
+        504 => "timeout_error",
         503 => "overloaded_error",
         _ => "invalid_request_error",
     };

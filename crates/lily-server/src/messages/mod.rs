@@ -7,4 +7,5 @@ mod request;
 mod stream;
 mod wire;
 
+pub(crate) use errors::response as error_response;
 pub(crate) use handler::{count_tokens, create};

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::answer::{AnswerEvent, Ending, Figures};
-use crate::errors::Kind;
 use crate::messages::{errors, wire};
 use crate::sse::{self, Wording};
 
@@ -97,8 +96,8 @@ impl Wording for MessageWording {
             }
             AnswerEvent::CallEnd => self.stop(out),
             AnswerEvent::Finished(ending) => self.end(&ending, out),
-            AnswerEvent::Failed(message) => {
-                emit(&errors::body(&Kind::EngineFailed.error(message)), out);
+            AnswerEvent::Failed(error) => {
+                emit(&errors::body(&error), out);
                 return false;
             }
         }

@@ -159,8 +159,8 @@ impl Wording for ResponseWording {
             // What broke off is told apart at the end of the answer.
             AnswerEvent::CallEnd => {}
             AnswerEvent::Finished(ending) => self.end(&ending, out),
-            AnswerEvent::Failed(message) => {
-                let response = self.head.failed(&self.output, &message);
+            AnswerEvent::Failed(error) => {
+                let response = self.head.failed(&self.output, &error.message);
                 self.emit("response.failed", json!({"response": response}), out);
                 return false;
             }

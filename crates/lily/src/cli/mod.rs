@@ -233,6 +233,25 @@ pub(crate) struct ServeFlags {
     /// Names accepted in the Host header besides localhost, loopback addresses and --host.
     #[arg(long = "allowed-hosts", env = "LILY_ALLOWED_HOSTS", value_name = "NAME", value_delimiter = ',')]
     pub(crate) allowed_hosts: Vec<String>,
+    /// A key that requests have to bring (Authorization: Bearer, or X-Api-Key), except to /health and /v1/models; several with
+    /// commas. Others on this machine can see a command line: better in the environment, or in a file.
+    #[arg(long, env = "LILY_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
+    pub(crate) api_key: Vec<String>,
+    /// A file with more keys, one a line; a hangup signal reads it again.
+    #[arg(long, env = "LILY_API_KEY_FILE", value_name = "FILE")]
+    pub(crate) api_key_file: Option<std::path::PathBuf>,
+    /// Requests of one key running at the same time; one more is answered 429 [default: as many as there is room for].
+    #[arg(long, env = "LILY_REQUESTS_PER_KEY", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) requests_per_key: Option<u16>,
+    /// Origins whose web pages may use this server, as https://page.example; * is every origin [default: none].
+    #[arg(long = "cors-origins", env = "LILY_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
+    pub(crate) cors_origins: Vec<String>,
+    /// Serve on an address that other machines reach, although no key is set.
+    #[arg(long, env = "LILY_ALLOW_PUBLIC", value_parser = BoolishValueParser::new())]
+    pub(crate) allow_public: bool,
+    /// Seconds after which an answer that is not complete ends with an error [default: none].
+    #[arg(long, env = "LILY_REQUEST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) request_timeout: Option<u32>,
     /// Further names of the model: listed, and served with --strict-model too.
     #[arg(long, env = "LILY_ALIAS", value_name = "NAME", value_delimiter = ',')]
     pub(crate) alias: Vec<String>,

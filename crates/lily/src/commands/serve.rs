@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lily_server::{ServerConfig, Service, bind};
@@ -27,6 +28,11 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
         host: flags.host.clone(),
         port: flags.port,
         allowed_hosts: flags.allowed_hosts.clone(),
+        api_keys: flags.api_key.clone(),
+        api_key_file: flags.api_key_file.clone(),
+        requests_per_key: flags.requests_per_key.map(usize::from),
+        cors_origins: flags.cors_origins.clone(),
+        allow_public: flags.allow_public,
         ..ServerConfig::default()
     })
     .await?;
@@ -57,6 +63,7 @@ async fn serve(flags: &ServeFlags) -> Result<ExitCode> {
     service.sampling = setup::default_sampling(&loaded.model.sampling_defaults);
     service.strict_model = flags.strict_model;
     service.seed = flags.seed;
+    service.request_timeout = flags.request_timeout.map(|seconds| Duration::from_secs(seconds.into()));
     service.aliases = flags.alias.clone();
     service.parallel = usize::from(flags.parallel);
     handle.ready(service);
