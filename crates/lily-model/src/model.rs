@@ -7,6 +7,7 @@ use crate::{
     config::{Config, SamplingDefaults, read_generation_config},
     error::ModelError,
     geometry::Geometry,
+    synth::Synth,
     weights::Weights,
 };
 
@@ -38,6 +39,21 @@ impl Model {
     /// Opens a model that is already in memory; static bytes stay where they are.
     pub fn from_memory(parts: MemoryModel) -> Result<Model, ModelError> {
         Model::from_source(&Source::Memory(parts))
+    }
+
+    /// A random model, the same that its files would hold ([`Synth::files`]); tensors are made when they are needed. `name` is
+    /// what it is called, and `end_tokens` end a generation.
+    pub fn random(name: &str, synth: &Synth, end_tokens: &[u32]) -> Model {
+        let mut end_tokens = end_tokens.to_vec();
+        end_tokens.sort_unstable();
+        end_tokens.dedup();
+        Model {
+            geometry: synth.preset().geometry.clone(),
+            weights: synth.weights().clone(),
+            checkpoint: Checkpoint::made(name, synth),
+            end_tokens,
+            sampling_defaults: SamplingDefaults::default(),
+        }
     }
 
     fn from_source(source: &Source) -> Result<Model, ModelError> {

@@ -1,7 +1,10 @@
-//! The bytes of a checkpoint file: mapped from disk or already in memory. The only unsafe code of this crate.
+//! The bytes of a checkpoint file: mapped from disk, already in memory, or made when they are needed. The only unsafe code of this
+//! crate.
 #![allow(unsafe_code)]
 
-use std::{borrow::Cow, fs::File, ops::Range};
+use std::{borrow::Cow, fs::File, ops::Range, sync::OnceLock};
+
+use crate::synth::SynthTensor;
 
 /// No system here has smaller pages.
 const SMALLEST_PAGE: usize = 4096;
@@ -11,6 +14,8 @@ const SMALLEST_PAGE: usize = 4096;
 pub(crate) enum FileBytes {
     Mapped(memmap2::Mmap),
     Memory(Cow<'static, [u8]>),
+    /// A tensor of a random model.
+    Made(Box<SynthTensor>, OnceLock<Vec<u8>>),
 }
 
 impl FileBytes {
@@ -36,11 +41,38 @@ impl FileBytes {
         match self {
             FileBytes::Mapped(map) => map,
             FileBytes::Memory(bytes) => bytes,
+            FileBytes::Made(tensor, made) => made.get_or_init(|| tensor.all()),
         }
     }
-    /// Whether the bytes are those of a file on disk.
-    pub(crate) fn is_mapped(&self) -> bool {
-        matches!(self, FileBytes::Mapped(_))
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            FileBytes::Made(tensor, _) => tensor.bytes() as usize,
+            _ => self.as_slice().len(),
+        }
+    }
+
+    /// Copies some of the bytes, from `start` on. What is made stays unmade otherwise.
+    ///
+    /// # Panics
+    /// With a range that is not inside.
+    pub(crate) fn read(&self, start: usize, into: &mut [u8]) {
+        match self {
+            FileBytes::Made(tensor, made) if made.get().is_none() => {
+                assert!(start + into.len() <= self.len(), "{}", tensor.name);
+                tensor.fill(start as u64, into);
+            }
+            _ => into.copy_from_slice(&self.as_slice()[start..start + into.len()]),
+        }
+    }
+
+    /// Whether the bytes are those of a file on disk, or not made yet.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match self {
+            FileBytes::Mapped(_) => true,
+            FileBytes::Memory(_) => false,
+            FileBytes::Made(_, made) => made.get().is_none(),
+        }
     }
 
     /// Has a part of the bytes in memory, and its pages mapped.
@@ -48,7 +80,10 @@ impl FileBytes {
     /// # Panics
     /// With a range that is not inside.
     pub(crate) fn touch(&self, range: Range<usize>) {
-        let FileBytes::Mapped(map) = self else { return };
+        let FileBytes::Mapped(map) = self else {
+            self.as_slice();
+            return;
+        };
         #[cfg(target_os = "linux")]
         if map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()).is_ok() {
             return;

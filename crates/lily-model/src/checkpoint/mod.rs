@@ -13,10 +13,12 @@ pub(crate) mod write;
 use std::{
     collections::{HashMap, hash_map::Entry},
     ops::Range,
+    sync::OnceLock,
 };
 
 use crate::{
     error::{ModelError, quoted},
+    synth::Synth,
     weights::{PlainTensor, TensorId},
 };
 use mapping::FileBytes;
@@ -187,9 +189,46 @@ impl Checkpoint {
         self.tensors.iter().map(|info| info.range.len() as u64).sum()
     }
 
-    /// Path (or name, in memory) and bytes of each file.
+    /// Copies a tensor's bytes from byte `start` on. Of a random model they are made for that, and not kept.
+    ///
+    /// # Panics
+    /// With an id of another checkpoint, or beyond the tensor.
+    pub fn read(&self, id: TensorId, start: usize, into: &mut [u8]) {
+        let info = self.info(id);
+        assert!(start + into.len() <= info.range.len(), "{}", info.name);
+        self.files[info.file].bytes.read(info.range.start + start, into);
+    }
+
+    /// Path (or name, in memory) and bytes of each file; of a random model its name and all of it.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.files.iter().map(|file| (file.label.as_str(), file.bytes.as_slice().len() as u64))
+        let whole = self.is_made().then(|| (self.listing.as_str(), self.total_bytes()));
+        let files = self.files.iter().filter(move |_| whole.is_none());
+        whole.into_iter().chain(files.map(|file| (file.label.as_str(), file.bytes.len() as u64)))
+    }
+
+    fn is_made(&self) -> bool {
+        self.files.first().is_some_and(|file| matches!(file.bytes, FileBytes::Made(..)))
+    }
+
+    /// The tensors of a random model, under their ids; each is made when it is first asked for.
+    pub(crate) fn made(name: &str, synth: &Synth) -> Checkpoint {
+        let ids = (0..synth.tensors().len()).map(|i| TensorId(i as u32));
+        let by_id = ids.filter_map(|id| synth.tensor(id));
+        let (tensors, files) = by_id
+            .enumerate()
+            .map(|(file, tensor)| {
+                let info = TensorInfo {
+                    name: tensor.name.clone(),
+                    element: tensor.element,
+                    shape: tensor.shape.iter().map(|n| *n as usize).collect(),
+                    file,
+                    range: 0..tensor.bytes() as usize,
+                };
+                let bytes = FileBytes::Made(Box::new(tensor.clone()), OnceLock::new());
+                (info, CheckpointFile { label: tensor.name.clone(), bytes })
+            })
+            .unzip();
+        Checkpoint { files, tensors, listing: name.to_owned(), unclaimed: None }
     }
 
     /// A vector as f32.

@@ -11,13 +11,10 @@ const PIECE: usize = 32 << 20;
 const READERS: usize = 4;
 
 impl Checkpoint {
-    /// Bytes that [`Checkpoint::warm`] reads: those of all files on disk.
+    /// Bytes that [`Checkpoint::warm`] reads or makes: those of all files on disk, or of a random model.
     pub fn mapped_bytes(&self) -> u64 {
-        self.files
-            .iter()
-            .filter(|file| file.bytes.is_mapped())
-            .map(|file| file.bytes.as_slice().len() as u64)
-            .sum()
+        let elsewhere = self.files.iter().filter(|file| file.bytes.is_elsewhere());
+        elsewhere.map(|file| file.bytes.len() as u64).sum()
     }
 
     /// Reads the files from disk, as far as the system does not hold them already, and maps all their pages, so that no
@@ -27,8 +24,8 @@ impl Checkpoint {
     /// `read` is called from several threads, with the bytes that are done.
     pub fn warm(&self, read: &(dyn Fn(u64) + Sync)) {
         let mut pieces = Vec::new();
-        for file in self.files.iter().filter(|file| file.bytes.is_mapped()) {
-            let len = file.bytes.as_slice().len();
+        for file in self.files.iter().filter(|file| file.bytes.is_elsewhere()) {
+            let len = file.bytes.len();
             pieces.extend((0..len).step_by(PIECE).map(|start| (file, start..len.min(start + PIECE))));
         }
         let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));

@@ -33,6 +33,14 @@ impl TensorSource for Model {
     fn bytes(&self, tensor: TensorId) -> &[u8] {
         self.checkpoint.bytes(tensor)
     }
+
+    fn len(&self, tensor: TensorId) -> usize {
+        self.checkpoint.info(tensor).range.len()
+    }
+
+    fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
+        self.checkpoint.read(tensor, start, into);
+    }
 }
 
 /// The rows of one run of a plan.

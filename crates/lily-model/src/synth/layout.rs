@@ -41,6 +41,26 @@ impl SynthTensor {
         self.element.bytes_of(&self.shape).unwrap_or_default()
     }
 
+    /// All of its bytes, made on all processors.
+    pub(crate) fn all(&self) -> Vec<u8> {
+        /// Bytes that a thread makes: more work than starting it.
+        const PART: usize = 1 << 20;
+        let mut bytes = vec![0; self.bytes() as usize];
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let part = bytes.len().div_ceil(threads).max(PART);
+        std::thread::scope(|scope| {
+            let mut parts = bytes.chunks_mut(part).enumerate();
+            let first = parts.next();
+            for (i, out) in parts {
+                scope.spawn(move || self.fill((i * part) as u64, out));
+            }
+            if let Some((_, out)) = first {
+                self.fill(0, out);
+            }
+        });
+        bytes
+    }
+
     /// Writes its bytes from `offset` on: all of `out`, which must not reach beyond the tensor.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         debug_assert!(offset + out.len() as u64 <= self.bytes(), "{}", self.name);

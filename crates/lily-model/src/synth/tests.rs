@@ -53,6 +53,45 @@ fn every_preset_opens_with_the_tensors_that_plans_are_made_for() {
     }
 }
 
+/// A model that is made in place is the model of the files, whole and in parts, before and after it is in memory.
+#[test]
+fn a_model_that_is_made_in_place_is_that_of_the_files() {
+    let synth = Synth::new(small(), 9).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    synth.files(&[7, 2], 100_000).write(claim(folder.path()), 2, SILENT).unwrap();
+    let (written, made) =
+        (Model::open(folder.path()).unwrap(), Model::random("synth:small:9", &synth, &[7, 2, 7]));
+    assert_eq!((&made.geometry, &made.end_tokens), (&written.geometry, &written.end_tokens));
+    assert_eq!(made.checkpoint.total_bytes(), written.checkpoint.total_bytes());
+    let files: Vec<_> = made.checkpoint.files().collect();
+    assert_eq!(files, [("synth:small:9", synth.total_bytes())]);
+    let by_name: HashMap<_, _> =
+        written.checkpoint.tensors().map(|(id, info)| (info.name.clone(), (id, info))).collect();
+    assert_eq!(by_name.len(), made.checkpoint.tensors().count());
+    assert_eq!(made.checkpoint.mapped_bytes(), synth.total_bytes());
+    for (id, info) in made.checkpoint.tensors() {
+        let (of_file, in_file) = by_name[&info.name];
+        assert_eq!((info.element, &info.shape), (in_file.element, &in_file.shape));
+        let want = written.checkpoint.bytes(of_file);
+        let parts = |made: &Model| {
+            let mut bytes = vec![0; want.len()];
+            for (i, part) in bytes.chunks_mut(1001).enumerate() {
+                made.checkpoint.read(id, 1001 * i, part);
+            }
+            bytes
+        };
+        assert!(parts(&made) == want, "{}", info.name);
+        assert!(made.checkpoint.bytes(id) == want && parts(&made) == want, "{}", info.name);
+    }
+    assert_eq!(made.checkpoint.mapped_bytes(), 0);
+    let again = Model::random("again", &synth, &[]);
+    let most = AtomicU64::new(0);
+    again.checkpoint.warm(&|done| {
+        most.fetch_max(done, Ordering::Relaxed);
+    });
+    assert_eq!((most.into_inner(), again.checkpoint.mapped_bytes()), (synth.total_bytes(), 0));
+}
+
 #[test]
 fn a_seed_gives_the_same_files_for_every_number_of_threads() {
     let synth = Synth::new(small(), 3).unwrap();

@@ -90,7 +90,8 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelFlags {
-    /// A model folder, or ORG/NAME in the Hugging Face cache [default: the built-in demo model].
+    /// A model folder, ORG/NAME in the Hugging Face cache, or synth:PRESET[:SEED], the random model that `lily synth` writes, without
+    /// its files [default: the built-in demo model].
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
     /// What to compute on: auto (an NVIDIA GPU that holds the model, else the processor), cpu, cuda or cuda:N (GPU number N), emu (the

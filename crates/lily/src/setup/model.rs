@@ -1,18 +1,22 @@
-//! Finding and opening a model: a folder, a name in the Hugging Face cache, or the demo model inside this binary.
+//! Finding and opening a model: a folder, a name in the Hugging Face cache, a random one, or the demo model inside this binary.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use lily_model::synth::Synth;
 use lily_model::{HubCache, MemoryModel, Model, Preset};
-use lily_text::{TextModel, TextParts};
+use lily_text::{SyntheticTokenizer, TextModel, TextParts};
 
 macro_rules! demo_file {
     ($name:literal) => {
         include_bytes!(concat!("../../../../assets/demo/", $name))
     };
 }
+
+/// What stands in front of a random model's preset.
+const SYNTH: &str = "synth:";
 
 const DEMO_NAME: &str = "lily-demo";
 const DEMO_CONFIG: &[u8] = demo_file!("config.json");
@@ -36,6 +40,10 @@ pub(crate) struct LoadedModel {
 /// Opens the weights only, and says what they are called.
 pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
     match argument {
+        Some(argument) if argument.starts_with(SYNTH) => {
+            let (model, _) = random(argument)?;
+            Ok((model, argument.to_owned()))
+        }
         Some(argument) => Ok((Model::open(&folder_of(argument)?)?, name_of(argument))),
         None => Ok((demo_weights()?, DEMO_NAME.to_owned())),
     }
@@ -44,6 +52,10 @@ pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
 /// Opens a model and its text side, both from the folder that the name stood for when it was looked up.
 pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
     let (model, name, text) = match argument {
+        Some(argument) if argument.starts_with(SYNTH) => {
+            let (model, tokenizer) = random(argument)?;
+            (model, argument.to_owned(), synthetic_text(argument, tokenizer)?)
+        }
         Some(argument) => {
             let folder = folder_of(argument)?;
             let model = Model::open(&folder)?;
@@ -67,6 +79,37 @@ pub(crate) fn preset(name: &str) -> Result<Preset> {
         let names: Vec<&str> = Preset::all().iter().map(|p| p.name).collect();
         format!("--preset {name} is not known; known are {}", names.join(", "))
     })
+}
+
+/// The random model of `synth:PRESET` or `synth:PRESET:SEED`: what `lily synth` writes, made where it is needed.
+fn random(argument: &str) -> Result<(Model, Option<SyntheticTokenizer>)> {
+    let mut parts = argument.trim_start_matches(SYNTH).splitn(2, ':');
+    let (name, seed) = (parts.next().unwrap_or_default(), parts.next());
+    let names = || Preset::all().iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+    let preset = Preset::named(name).with_context(|| {
+        format!(
+            "--model {argument}: wanted synth:PRESET or synth:PRESET:SEED, where PRESET is one of {}",
+            names()
+        )
+    })?;
+    let seed = seed.unwrap_or("0").parse::<u64>();
+    let seed = seed.with_context(|| format!("--model {argument}: wanted a whole number as the seed"))?;
+    let tokenizer = SyntheticTokenizer::new(preset.geometry.vocab);
+    let synth = Synth::new(preset, seed).with_context(|| format!("--model {argument}"))?;
+    let end_tokens = tokenizer.as_ref().map_or(&[][..], |tokenizer| &tokenizer.end_tokens);
+    Ok((Model::random(argument, &synth, end_tokens), tokenizer))
+}
+
+fn synthetic_text(argument: &str, tokenizer: Option<SyntheticTokenizer>) -> Result<TextModel> {
+    let tokenizer = tokenizer.with_context(|| format!("--model {argument} has no room for a tokenizer"))?;
+    let mut json = Vec::new();
+    tokenizer.write_json(&mut json)?;
+    let parts = TextParts {
+        tokenizer_json: &json,
+        tokenizer_config_json: Some(&tokenizer.tokenizer_config_json),
+        chat_template: Some(DEMO_TEMPLATE),
+    };
+    TextModel::from_parts(parts).with_context(|| format!("--model {argument}"))
 }
 
 fn folder_of(argument: &str) -> Result<PathBuf> {
@@ -99,4 +142,24 @@ fn name_of(argument: &str) -> String {
         return whole.file_name().map_or_else(|| argument.to_owned(), |n| n.to_string_lossy().into_owned());
     }
     argument.split('@').next().unwrap_or(argument).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_models_are_named_by_preset_and_seed() {
+        let (one, _) = load_weights(Some("synth:layer4")).unwrap();
+        let (other, name) = load_weights(Some("synth:layer4:7")).unwrap();
+        assert_eq!(name, "synth:layer4:7");
+        let norm = |model: &Model| model.checkpoint.bytes(model.weights.final_norm.tensor).to_vec();
+        assert_ne!(norm(&one), norm(&other));
+        for (argument, words) in
+            [("synth:", "layer4"), ("synth:layer5", "synth:PRESET"), ("synth:layer4:x", "a whole number")]
+        {
+            let refused = format!("{:#}", load_weights(Some(argument)).unwrap_err());
+            assert!(refused.contains(words) && refused.contains(argument), "{refused}");
+        }
+    }
 }
