@@ -161,7 +161,7 @@ pub(crate) fn integer_block<S: Dot>(
         unsafe {
             S::transpose_scales(&packed, places.scales);
             for chunk in 0..matrix.cols.div_ceil(CHUNK) {
-                S::widen(&packed, chunk * 16, places.weights.add(chunk * CHUNK * OUTPUTS));
+                S::widen(&packed, chunk * 16, places.weights.add(chunk * 16 * S::PANEL_RUN));
             }
         }
         // the first tile fetches the block behind this one
@@ -174,8 +174,6 @@ pub(crate) fn integer_block<S: Dot>(
             unsafe {
                 let rows = places.rows.add(r * places.row_bytes());
                 match tile_rows::<S>(rows_left(r)) {
-                    12 => tile::<S, 12>(&places, rows, (ahead, lines), out, width, count),
-                    11 => tile::<S, 11>(&places, rows, (ahead, lines), out, width, count),
                     10 => tile::<S, 10>(&places, rows, (ahead, lines), out, width, count),
                     9 => tile::<S, 9>(&places, rows, (ahead, lines), out, width, count),
                     8 => tile::<S, 8>(&places, rows, (ahead, lines), out, width, count),
@@ -228,7 +226,7 @@ unsafe fn tile<S: Dot, const R: usize>(
     stride: usize,
     count: usize,
 ) {
-    // SAFETY: the caller's promise: for each group R times 16 bytes a run and 2 R f32, and 128 bytes of weights for each run and
+    // SAFETY: the caller's promise: for each group R times 16 bytes a run and 2 R f32, and `PANEL_RUN` bytes of weights for each run and
     // 32 f32 of scales and biases for each group.
     unsafe {
         let (mut x, mut weights, mut scales) =
@@ -242,13 +240,8 @@ unsafe fn tile<S: Dot, const R: usize>(
             let mut sums = [S::no_sums(); R];
             for half in [0, RUN] {
                 for run in 0..places.runs {
-                    for odd in 0..2 {
-                        let weights = weights.add(128 * run + 64 * odd);
-                        let x = x.add(RUN_BYTES * R * run + half + 4 * odd);
-                        for r in 0..R {
-                            sums[r] = S::dot(sums[r], weights, x.add(RUN_BYTES * r).cast());
-                        }
-                    }
+                    let x = x.add(RUN_BYTES * R * run + half);
+                    S::dot_run(&mut sums, weights.add(S::PANEL_RUN * run), x.cast());
                 }
                 if half == 0 {
                     for r in 0..R {
@@ -263,7 +256,7 @@ unsafe fn tile<S: Dot, const R: usize>(
                 floats[r] = S::scale(sums[r], scales, scales.add(16), a, sum, floats[r]);
             }
             x = x.add(8 * R);
-            weights = weights.add(128 * places.runs);
+            weights = weights.add(S::PANEL_RUN * places.runs);
             scales = scales.add(32);
         }
         for r in 0..R {

@@ -1,7 +1,7 @@
 //! Integer dot products of sixteen outputs at once, each in a lane of its own.
 
 use super::Simd;
-use crate::rounded::{Row, RowShape};
+use crate::rounded::{RUN_BYTES, Row, RowShape};
 
 /// Outputs of a block of an integer product.
 pub(crate) const OUTPUTS: usize = 16;
@@ -41,6 +41,24 @@ pub(crate) unsafe trait Dot: Simd {
     unsafe fn no_floats() -> Self::Floats;
     /// `sums[o] += weights[4 o..][..4] . x[..4]`: 64 unsigned weights below 16, 4 signed x.
     unsafe fn dot(sums: Self::Sums, weights: *const u8, x: *const i8) -> Self::Sums;
+    /// Bytes of a run of 8 inputs of 16 outputs in a panel.
+    const PANEL_RUN: usize = 128;
+
+    /// Adds a run of a panel of matrix rows to the sums of R rows of activations, of which one half of their run begins at x and then
+    /// every [`RUN_BYTES`] bytes.
+    #[inline(always)]
+    unsafe fn dot_run<const R: usize>(sums: &mut [Self::Sums; R], weights: *const u8, x: *const i8) {
+        for odd in 0..2 {
+            for r in 0..R {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let x = x.add(RUN_BYTES * r + 4 * odd);
+                    sums[r] = Self::dot(sums[r], weights.add(64 * odd), x);
+                }
+            }
+        }
+    }
+
     /// `sums[o] * 256`.
     unsafe fn shift(sums: Self::Sums) -> Self::Sums;
     /// `sums[o] * (scales[o] * x) + floats[o]`, and then `biases[o] * sum` on top: the product of scales is rounded, then each
@@ -58,8 +76,9 @@ pub(crate) unsafe trait Dot: Simd {
     /// Has the cache line at an address, which need not be valid, brought nearer, where a processor can be asked to.
     unsafe fn fetch(_line: *const u8) {}
 
-    /// Widens the values of inputs `8 * from..8 * (from + 16)` (those below `cols`; 0 behind them) of 16 rows: for each run of 8
-    /// inputs the 4 even ones of each output, then the 4 odd ones: 128 bytes.
+    /// Brings the values of inputs `8 * from..8 * (from + 16)` (those below `cols`; 0 behind them) of 16 rows into a panel, as
+    /// [`Dot::dot_run`] wants them. Unless a set says otherwise, they are widened: for each run of 8 inputs the 4 even ones of each
+    /// output, then the 4 odd ones: 128 bytes.
     unsafe fn widen(packed: &Packed, from: usize, panel: *mut u8) {
         // SAFETY: rows hold `cols` values, a multiple of 8, and the panel 16 runs.
         unsafe {
