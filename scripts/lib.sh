@@ -36,14 +36,15 @@ rust_tests() {
   rm -f "$log"
 }
 
-# python_tests [VAR=VALUE...] FOLDER...: each folder has its own conftest.py, so each is a run of its own.
+# python_tests [VAR=VALUE...] FOLDER...: each folder has its own conftest.py, so each is a run of its own. With $python, or with the
+# environment of most tests.
 python_tests() {
   local variables=() log
   while [[ $1 == *=* ]]; do variables+=("$1"); shift; done
   for folder in "$@"; do
     part "pytest $folder"
     log=$(mktemp)
-    env "${variables[@]}" "$state/venv/bin/python" -m pytest -q -p no:cacheprovider --durations=5 "$folder" 2>&1 | tee "$log"
+    env "${variables[@]}" "${python:-$state/venv/bin/python}" -m pytest -q -p no:cacheprovider --durations=5 "$folder" 2>&1 | tee "$log"
     count "${PIPESTATUS[0]}" "$log" '[0-9]+ passed' '[0-9]+ (failed|error)'
     if grep -qE '[0-9]+ skipped' "$log"; then echo "FAILED: a skipped test tests nothing"; failed=$((failed + 1)); fi
     rm -f "$log"

@@ -119,6 +119,90 @@ fn scramble(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// For each further route, a valid body.
+fn others() -> Vec<(&'static str, Value)> {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+    vec![
+        (
+            "/v1/messages",
+            json!({
+                "model": "m", "max_tokens": 50, "stream": false, "thinking": {"type": "enabled", "budget_tokens": 9},
+                "system": [{"type": "text", "text": "x-anthropic-billing-header: a"}, {"type": "text", "text": "Be brief."}],
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                    {"role": "assistant", "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "c"},
+                        {"type": "tool_use", "id": "t", "name": "f", "input": {"a": [1]}},
+                    ]},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}]}]},
+                ],
+                "tools": [{"name": "f", "description": "d", "input_schema": schema}], "tool_choice": {"type": "auto"},
+                "stop_sequences": ["q"], "temperature": 1, "output_config": {"effort": "low"}, "metadata": {"user_id": "u"},
+            }),
+        ),
+        (
+            "/v1/responses",
+            json!({
+                "model": "m", "instructions": "Be brief.", "stream": true, "max_output_tokens": 50, "store": false,
+                "input": [
+                    {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": [{"type": "reasoning_text", "text": "hm"}]},
+                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"a\": 1}"},
+                    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "r"}]},
+                ],
+                "tools": [{"type": "function", "name": "f", "parameters": schema}, {"type": "web_search"}], "tool_choice": "auto",
+                "reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
+                "text": {"format": {"type": "text"}, "verbosity": "low"}, "metadata": {"a": "b"}, "parallel_tool_calls": true,
+            }),
+        ),
+        (
+            "/v1/completions",
+            json!({
+                "prompt": ["a", [1, 2, 3]], "n": 2, "max_tokens": 20, "stream": true, "stream_options": {"include_usage": true},
+                "logprobs": 2, "echo": false, "stop": ["q"], "logit_bias": {"3": 1}, "suffix": null,
+            }),
+        ),
+        (
+            "/v1/messages/count_tokens",
+            json!({"messages": [{"role": "user", "content": "a"}], "system": "s", "tools": []}),
+        ),
+        ("/tokenize", json!({"content": "a <|im_end|>", "parse_special": true, "with_pieces": true})),
+        ("/detokenize", json!({"tokens": [1, 2, 3]})),
+        (
+            "/apply-template",
+            json!({"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": false}),
+        ),
+    ]
+}
+
+#[test]
+fn mutated_requests_of_every_family_are_answered() {
+    let call = "<tool_call>\n<function=f>\n<parameter=a>\n[1]\n</parameter>\n</function>\n</tool_call>";
+    let script = json!({"pieces": ["a thought", "</think>", "an answer\n", call]});
+    let server = setup(&script.to_string()).start();
+    for (path, valid) in others() {
+        let reply = server.ask_at(path, valid.clone());
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        let mut taken = 0;
+        let count = MUTATIONS / 4;
+        for seed in 0..count {
+            let mut random = Random(seed + 77);
+            let mut body = valid.clone();
+            for _ in 0..=random.below(2) {
+                mutate(&mut body, &mut random);
+            }
+            let reply = server.ask_at(path, body.clone());
+            match reply.status {
+                200 => taken += 1,
+                400..=499 => assert!(reply.json()["error"]["message"].is_string(), "{path}, mutation {seed}"),
+                status => panic!("{path}, mutation {seed}: {status} {}\n{body}", reply.text()),
+            }
+        }
+        assert!((count / 20..count).contains(&taken), "{path}: {taken} of {count} were still valid");
+    }
+    assert_eq!(server.chat(ask("hi", json!({}))).status, 200);
+}
+
 #[test]
 fn mutated_requests_are_answered() {
     let call = "<tool_call>\n<function=f>\n<parameter=a>\n[1]\n</parameter>\n</function>\n</tool_call>";

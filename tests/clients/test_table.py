@@ -1,0 +1,51 @@
+"""docs/clients.md is the list of these tests. Where it differs: LILY_BLESS=1, and this test again."""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "clients.md"
+OPENING = """# Clients
+
+<!-- Made by tests/clients/test_table.py: LILY_BLESS=1 python -m pytest tests/clients/test_table.py -->
+
+What these versions do with the server in the test suite, on answers from a script. A test that is skipped fails the suite, so
+all of this passed.
+
+| client | version | checked |
+|---|---|---|
+"""
+
+
+def versions(folder):
+    text = (TESTS / folder / "requirements.txt").read_text()
+    return dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", text, re.M))
+
+
+def checked(path):
+    """The client of a file, from its docstring, and what each test checks."""
+    module = ast.parse(path.read_text())
+    tests = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return ast.get_docstring(module), "; ".join(ast.get_docstring(test) or test.name[5:].replace("_", " ") for test in tests)
+
+
+def test_the_page_is_true():
+    server = versions("server")
+    rows = []
+    for name in ["openai", "anthropic"]:
+        files = {"openai": ["openai_client", "tools", "responses_client"], "anthropic": ["anthropic_client"]}[name]
+        what = "; ".join(checked(TESTS / "server" / f"test_{file}.py")[1] for file in files)
+        rows.append((f"{name} (Python)", server[name], what))
+    others = versions("clients")
+    for path in sorted((TESTS / "clients").glob("test_*.py")):
+        name, what = checked(path)
+        if name in others:
+            rows.append((name, others.pop(name), what))
+    # pydantic-ai-slim does not work with the newest anthropic yet.
+    assert list(others) == ["anthropic", "pytest"], "a client without a test"
+    page = OPENING + "".join(f"| {name} | {version} | {what} |\n" for name, version, what in rows)
+    if os.environ.get("LILY_BLESS"):
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page
