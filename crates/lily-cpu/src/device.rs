@@ -279,6 +279,10 @@ impl Device for CpuDevice {
         self.state.reserve(rooms)
     }
 
+    fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        self.state.make_up(sequence, tokens)
+    }
+
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if let Some(launch) = plan.launches.iter().find(|l| !kernels::offers(&l.kernel)) {
             let name = launch.kernel.name();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lily_model::device::Room;
+use lily_model::device::{MadeUp, Room};
 use lily_model::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
 
 pub(crate) use lily_kernels::attention::PAGE_TOKENS;
@@ -261,6 +261,19 @@ impl State {
 
     fn sequence(&self, id: SequenceId) -> Result<&Sequence, DeviceError> {
         self.sequences.get(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// Keys, values and states of as many tokens that no text made (`Device::make_up`).
+    pub(crate) fn make_up(&mut self, id: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        let len = self.sizes.page;
+        let sequence = self.sequences.get_mut(&id).ok_or_else(|| unknown(id))?;
+        for (i, page) in sequence.pages[..tokens.div_ceil(PAGE_TOKENS)].iter().enumerate() {
+            // SAFETY: a page has `sizes.page` values; those that a reserve gave an empty sequence are its own, and no plan runs.
+            let page = unsafe { std::slice::from_raw_parts_mut(page.start(), len) };
+            MadeUp::Cache { page: i as u64 }.fill(page);
+        }
+        MadeUp::State { layer: 0 }.fill(&mut sequence.recurrent);
+        Ok(())
     }
 
     /// Page starts of a sequence. Only pages that [`State::reserve`] made writable are written through them.

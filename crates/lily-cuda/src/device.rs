@@ -282,6 +282,11 @@ impl Device for CudaDevice {
         self.guard(|device| device.sequences.reserve(rooms))
     }
 
+    fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        let activation = self.options.profile.activation;
+        self.guard(|device| device.sequences.make_up(sequence, tokens, activation))
+    }
+
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.guard(|device| device.run_plan(plan, batch))
     }

@@ -23,6 +23,7 @@ mod modules;
 mod nvrtc;
 mod pool;
 mod prepared;
+mod roof;
 mod upload;
 mod weights;
 
@@ -31,3 +32,4 @@ pub use device::{CudaDevice, CudaOptions, Progress, Watch};
 pub use found::{Found, LEAST_CAPABILITY, Missing, devices, find};
 pub use gpu::Gpu;
 pub use nvrtc::{Compiler, well_known_folders};
+pub use roof::Roof;

@@ -73,4 +73,9 @@ impl device::Pool for Pool {
     fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
         Ok(self.block.copy(self.range(to).start, &self.block, self.range(from))?)
     }
+
+    fn write(&mut self, place: u32, bytes: &[u8]) -> Result<(), DeviceError> {
+        let range = self.range(place);
+        Ok(self.block.write(range.start, &bytes[..range.len()])?)
+    }
 }

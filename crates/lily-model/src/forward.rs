@@ -93,6 +93,15 @@ pub trait Forward: Send {
     /// Bytes of all sequences and snapshots now.
     fn state_bytes(&self) -> usize;
 
+    /// Makes an empty sequence one of `tokens` tokens with made-up keys, values and states: to time steps at a depth without the
+    /// prefill. What follows says nothing.
+    ///
+    /// # Errors
+    /// Those of room; [`DeviceError::Unknown`] where that is not offered, or the sequence is not empty.
+    fn make_up(&mut self, _sequence: SequenceId, _tokens: usize) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("no states are made up here".into()))
+    }
+
     /// Appends `tokens` (1 to `max_chunk` of them) to a sequence.
     fn prefill(&mut self, sequence: SequenceId, tokens: &[u32], rows: LogitRows) -> Result<(), DeviceError>;
 

@@ -177,6 +177,19 @@ impl<D: Device> Forward for Runner<D> {
         self.device.state_bytes()
     }
 
+    fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        let length = self.known_length(sequence)?;
+        if length > 0 {
+            return Err(DeviceError::Unknown(format!(
+                "the sequence holds {length} tokens, and must be empty"
+            )));
+        }
+        self.reserve(&[sequence], tokens)?;
+        self.device.make_up(sequence, tokens)?;
+        self.lengths.insert(sequence, tokens);
+        Ok(())
+    }
+
     fn prefill(
         &mut self,
         sequence: SequenceId,

@@ -47,6 +47,11 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
 ) -> c_int {
     let program = unsafe { &mut *program };
     let options: Vec<String> = (0..count as usize).map(|i| unsafe { text(*options.add(i)) }).collect();
+    // The measurement of the GPU's limits, which launches of straw do nothing of.
+    if program.source.contains(" multiply(") {
+        program.code = b"straw measurement\0".to_vec();
+        return 0;
+    }
     let has = |option: &str| options.iter().any(|o| o == option);
     if !has("--fmad=false") || !has("--std=c++17") || !options.iter().any(|o| o.starts_with("-I")) {
         return 5; // NVRTC_ERROR_INVALID_OPTION

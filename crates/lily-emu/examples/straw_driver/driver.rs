@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
-use crate::kernels::{Function, Launch};
+use crate::kernels::{Launch, Module};
 
 const OK: c_int = 0;
 const INVALID_VALUE: c_int = 1;
@@ -192,28 +192,31 @@ functions! {
 
     cuModuleLoadData(module: *mut *mut c_void, image: *const c_void) {
         only!();
-        let Some(function) = Function::of(image) else { return INVALID_IMAGE };
-        *module = Box::into_raw(Box::new(function)).cast();
+        let Some(made) = Module::of(image) else { return INVALID_IMAGE };
+        *module = Box::into_raw(Box::new(made)).cast();
         OK
     }
-    cuModuleUnload(module: *mut c_void) { only!(); drop(Box::from_raw(module.cast::<Function>())); OK }
+    cuModuleUnload(module: *mut c_void) { only!(); drop(Box::from_raw(module.cast::<Module>())); OK }
     cuModuleGetFunction(function: *mut *mut c_void, module: *mut c_void, name: *const c_char) {
         only!();
-        let found = (*module.cast::<Function>()).symbol();
-        only!(CStr::from_ptr(name).to_bytes() == found.as_bytes(), NOT_FOUND);
+        if let Module::Text(found) = &*module.cast::<Module>() {
+            only!(CStr::from_ptr(name).to_bytes() == found.symbol().as_bytes(), NOT_FOUND);
+        }
         *function = module;
         OK
     }
     cuFuncGetAttribute(value: *mut c_int, which: c_int, function: *mut c_void) {
         only!();
         // the most threads of a block; everything else is 0
-        *value = if which == 0 { (*function.cast::<Function>()).threads as c_int } else { 0 };
+        let Module::Text(function) = &*function.cast::<Module>() else { return INVALID_VALUE };
+        *value = if which == 0 { function.threads as c_int } else { 0 };
         OK
     }
     cuFuncSetAttribute(function: *mut c_void, which: c_int, value: c_int) {
         only!();
+        let Module::Text(function) = &mut *function.cast::<Module>() else { return INVALID_VALUE };
         if which == 8 {
-            (*function.cast::<Function>()).most_shared = value as usize;
+            function.most_shared = value as usize;
         }
         OK
     }
@@ -222,7 +225,7 @@ functions! {
         _stream: Stream, arguments: *const *const c_void, _extra: *mut c_void,
     ) {
         only!(CURRENT.get(), INVALID_CONTEXT);
-        let function = &*function.cast::<Function>();
+        let Module::Text(function) = &*function.cast::<Module>() else { return ready() };
         let fits = (tx * ty * tz) as usize == function.threads && shared as usize <= function.most_shared;
         only!(fits && x * y * z > 0, INVALID_VALUE);
         let launch = Launch::new(function, [x, y, z], [tx, ty, tz], shared, arguments);

@@ -11,7 +11,26 @@ static EMULATOR: LazyLock<Mutex<EmuKernels>> = LazyLock::new(|| {
     Mutex::new(EmuKernels::new(threads).unwrap())
 });
 
-/// A function of a module.
+/// What a module holds.
+pub(crate) enum Module {
+    /// A text.
+    Text(Function),
+    /// Kernels that measure the GPU, and that do nothing here.
+    Measurement,
+}
+
+impl Module {
+    /// Of what the compiler of straw has made.
+    pub(crate) unsafe fn of(image: *const c_void) -> Option<Self> {
+        let code = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_str().ok()?;
+        match code {
+            "straw measurement" => Some(Module::Measurement),
+            _ => Function::of(code).map(Module::Text),
+        }
+    }
+}
+
+/// A kernel.
 #[derive(Clone)]
 pub(crate) struct Function {
     text: &'static Text,
@@ -22,9 +41,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Of what the compiler of straw has made.
-    pub(crate) unsafe fn of(image: *const c_void) -> Option<Self> {
-        let code = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_str().ok()?;
+    fn of(code: &str) -> Option<Self> {
         let mut words = code.strip_prefix("straw ")?.split(' ');
         let name = words.next()?;
         let activation = words.next()?.to_lowercase();

@@ -274,6 +274,10 @@ impl Device for EmuDevice {
         self.state.reserve(rooms)
     }
 
+    fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        self.state.make_up(sequence, tokens, self.options.profile.activation)
+    }
+
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if plan.tail != Tail::Logits {
             return Err(DeviceError::Unknown("a plan that chooses tokens runs by `hand_over`".into()));

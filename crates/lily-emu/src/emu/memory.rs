@@ -179,6 +179,12 @@ impl device::Pool for Pool {
         Ok(())
     }
 
+    fn write(&mut self, place: u32, bytes: &[u8]) -> Result<(), DeviceError> {
+        let range = self.range(place);
+        self.block.bytes_mut(range).copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn release(&mut self, place: u32) {
         self.fill(place, POISON);
     }

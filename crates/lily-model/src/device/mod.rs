@@ -2,6 +2,7 @@
 
 mod bind;
 mod choices;
+mod made_up;
 mod sequences;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use crate::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
 
 pub use bind::{Memory, Place, buffers, operands};
 pub use choices::Choices;
+pub use made_up::MadeUp;
 pub use sequences::{LayerPools, Pool, Sequences};
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
@@ -145,6 +147,15 @@ pub trait Device: Send {
     /// there.
     fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError>;
 
+    /// Gives a sequence that has room for `tokens` made-up keys, values and states, as if it held so many ([`MadeUp`]): to time
+    /// steps at a depth.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unknown`] where the device offers no such thing.
+    fn make_up(&mut self, _sequence: SequenceId, _tokens: usize) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("this device makes up no states".into()))
+    }
+
     /// Runs a plan. On an error the states of the batch's sequences are undefined.
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError>;
 
@@ -194,6 +205,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn reserve(&mut self, rooms: &[Room]) -> Result<(), DeviceError> {
         (**self).reserve(rooms)
+    }
+
+    fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        (**self).make_up(sequence, tokens)
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {

@@ -9,9 +9,12 @@ use std::collections::HashMap;
 use lily_kernels::attention::PAGE_TOKENS;
 use lily_kernels::{Activation, SLOT_WORDS};
 
-use super::{Room, StatePart};
+use super::{MadeUp, Room, StatePart};
 use crate::plan::Buffer;
 use crate::{DeviceError, Geometry, LayerKind, SequenceId, SnapshotId};
+
+/// Different pages that are made up; a sequence has them in turn.
+const MADE_UP_PAGES: usize = 16;
 
 const RECURRENT: &str = "the recurrent state of a sequence";
 const KEYS_AND_VALUES: &str = "keys and values";
@@ -33,6 +36,9 @@ pub trait Pool {
 
     /// Copies a place to another one.
     fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError>;
+
+    /// Writes a whole place.
+    fn write(&mut self, place: u32, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Nobody holds the place any more.
     fn release(&mut self, _place: u32) {}
@@ -361,6 +367,35 @@ impl<P: Pool> Sequences<P> {
             needs.push(Need { missing, copy });
         }
         Ok(needs)
+    }
+
+    /// [`super::Device::make_up`].
+    pub fn make_up(
+        &mut self,
+        id: SequenceId,
+        tokens: usize,
+        activation: Activation,
+    ) -> Result<(), DeviceError> {
+        let sequence = self.sequence(id)?;
+        let (place, pages) = (sequence.places[0], sequence.pages[..tokens.div_ceil(PAGE_TOKENS)].to_vec());
+        for (layer, pools) in self.layers.iter_mut().enumerate() {
+            let kind = pools.kind();
+            for (n, pool) in pools.both_mut().into_iter().enumerate() {
+                let number = (2 * layer + n) as u64;
+                if kind == LayerKind::Delta {
+                    let state = MadeUp::State { layer: number };
+                    pool.write(place, &state.bytes(pool.place_bytes() / 4, Activation::F32))?;
+                    continue;
+                }
+                let count = pool.place_bytes() / activation.bytes();
+                let page = |i: usize| MadeUp::Cache { page: number << 8 | i as u64 }.bytes(count, activation);
+                let made: Vec<Vec<u8>> = (0..MADE_UP_PAGES.min(pages.len())).map(page).collect();
+                for (page, bytes) in pages.iter().zip(made.iter().cycle()) {
+                    pool.write(*page, bytes)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The table `slots` of a run. A token behind a sequence's pages would be found on a page that no pool has.

@@ -16,6 +16,24 @@ pub(crate) enum BenchOutput {
     Csv,
 }
 
+/// How the states that decode starts from are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fill {
+    /// By the prefill of as many tokens.
+    Computed,
+    /// Made up: keys, values and states of the size of real ones, in seconds at any depth.
+    Synthetic,
+}
+
+impl Fill {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fill::Computed => "computed",
+            Fill::Synthetic => "synthetic",
+        }
+    }
+}
+
 /// `lily bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -28,12 +46,14 @@ tok/s is the median in JSON and CSV; Markdown shows the mean as well, and spread
 
 The floor is how fast the model could be here: the bytes that it cannot do without (the floor of `lily plan`; of a prompt \
 each weight once) by the bandwidth that this command measures before and after (memory larger than caches, read by the \
-same threads, the best pass); in prefill, if that is slower, its operations by the float32 multiply-adds that it measures. \
+same threads, the best pass); in prefill, if that is slower, its operations by the float32 multiply-adds that it measures, on a \
+GPU by the products of tensor cores. \
 A model that fits into the caches can be faster in decode.
 
 Examples:
   lily bench
   lily bench --model ./layer4 --prompt 128,512,2048 --depth 0,2048,16384
+  lily bench --prompt 0 --depth 131072 --fill synthetic
   lily bench --prompt 0 --gen 64 --repeat 9 -o json")]
 pub(crate) struct BenchFlags {
     /// Lengths of prompts, whose prefill is timed; 0 leaves prefill out.
@@ -45,6 +65,9 @@ pub(crate) struct BenchFlags {
     /// Tokens before the first of these steps.
     #[arg(long, env = "LILY_DEPTH", value_name = "N,...", value_delimiter = ',', default_value = "0")]
     pub(crate) depth: Vec<u32>,
+    /// How what is before these steps is made; the report says it.
+    #[arg(long, env = "LILY_FILL", value_enum, default_value = "computed")]
+    pub(crate) fill: Fill,
     /// Times that each is measured.
     #[arg(long, env = "LILY_REPEAT", value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) repeat: u16,

@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub(crate) use bench::{BenchFlags, BenchOutput};
+pub(crate) use bench::{BenchFlags, BenchOutput, Fill};
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 

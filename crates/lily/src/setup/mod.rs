@@ -8,7 +8,7 @@ mod model;
 mod sampling;
 mod warm;
 
-pub(crate) use device::{Chosen, DECODE_ROWS, choose};
+pub(crate) use device::{Chosen, DECODE_ROWS, Kind, choose};
 pub(crate) use engine::{Started, start};
 pub(crate) use memory::{Budget, machine, readable, sequence_bytes};
 pub(crate) use model::{DEMO_TEMPLATE, LoadedModel, load, load_weights, preset};

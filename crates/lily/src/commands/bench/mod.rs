@@ -22,9 +22,9 @@ use self::floor::Work;
 use self::report::{Line, Report};
 use self::runs::{Ended, Measured, Watch};
 use super::DEMO_NOTICE;
-use crate::cli::{BenchFlags, BenchOutput};
+use crate::cli::{BenchFlags, BenchOutput, Fill};
 use crate::interrupt::{self, Interruptible};
-use crate::setup::{self, Chosen};
+use crate::setup::{self, Chosen, Kind};
 use crate::terminal::remark;
 
 pub(crate) fn run(flags: &BenchFlags) -> Result<ExitCode> {
@@ -56,7 +56,7 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
     // Before the device pins a thread, after which the system names one processor only.
     let all = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.model.threads.map_or(all, usize::from);
-    let mut runner = runner(&chosen, &model, &cases)?;
+    let mut runner = runner(&chosen, &model, &cases, flags.fill)?;
     let device = runner.device().describe();
     let before = roof(&chosen, threads)?;
     if cancelled() {
@@ -78,6 +78,11 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
         version: env!("CARGO_PKG_VERSION"),
         model_bytes: model.checkpoint.total_bytes(),
         state_bytes: measured.state_bytes,
+        floor_of: match chosen.kind {
+            Kind::Cuda(_) => "16 bits on tensor cores (mma.sync), measured on the GPU".to_owned(),
+            _ => format!("float32, measured with {threads} thread{}", if threads == 1 { "" } else { "s" }),
+        },
+        fill: flags.fill.name(),
         read_bytes_per_second: roof.bytes_per_second,
         flops_per_second: roof.flops_per_second,
         repeats: usize::from(flags.repeat),
@@ -94,10 +99,15 @@ fn work(model: &Model, profile: &Profile, cases: &[Case]) -> Result<Vec<Work>> {
 }
 
 /// The model on its device, as it answers, if memory allows what is asked.
-fn runner(chosen: &Chosen, model: &Arc<Model>, cases: &[Case]) -> Result<Runner<Box<dyn Device>>> {
+fn runner(
+    chosen: &Chosen,
+    model: &Arc<Model>,
+    cases: &[Case],
+    fill: Fill,
+) -> Result<Runner<Box<dyn Device>>> {
     let chunk = chosen.chunk;
     let budget = setup::Budget::for_model(model, chosen, chunk, None, Some(0))?;
-    let need = state_bytes(model, &chosen.profile, cases);
+    let need = state_bytes(model, &chosen.profile, cases, fill);
     ensure!(
         need <= budget.state,
         "not enough memory for {}: keys, values and states take {}, and {} are left beside the weights and what is kept \
@@ -111,21 +121,28 @@ fn runner(chosen: &Chosen, model: &Arc<Model>, cases: &[Case]) -> Result<Runner<
     chosen.runner(model, options, budget.state)
 }
 
-/// Bytes of keys, values and recurrent states that are held at the same time: the deepest state that decode starts from
-/// (shallower ones share its keys and values), one recurrent state a depth, and the longest sequence beside them.
-fn state_bytes(model: &Model, profile: &Profile, cases: &[Case]) -> usize {
+/// Bytes of keys, values and recurrent states that are held at the same time: the states that decode starts from, and the longest
+/// sequence beside them. Where they were computed, shallower ones share keys and values with the deepest; made-up ones share
+/// nothing.
+fn state_bytes(model: &Model, profile: &Profile, cases: &[Case], fill: Fill) -> usize {
     let bytes = |tokens| setup::sequence_bytes(&model.geometry, profile, tokens);
-    let depths = cases.iter().filter(|case| matches!(case, Case::Decode { .. }));
-    let deepest = depths.clone().map(|case| case.context()).max().unwrap_or(0);
-    let longest = cases.iter().map(|case| case.end()).max().unwrap_or(0);
-    bytes(deepest) + bytes(longest) + depths.count() * bytes(0)
+    let depths = cases.iter().filter(|case| matches!(case, Case::Decode { .. })).map(|case| case.context());
+    let starts = match fill {
+        Fill::Computed => bytes(depths.clone().max().unwrap_or(0)) + depths.count() * bytes(0),
+        Fill::Synthetic => bytes(0) + depths.map(bytes).sum::<usize>(),
+    };
+    starts + bytes(cases.iter().map(|case| case.end()).max().unwrap_or(0))
 }
 
-/// What memory and arithmetic give the threads of the device now.
+/// What memory and arithmetic give the device now.
 fn roof(chosen: &Chosen, threads: usize) -> Result<Roof> {
+    if let Kind::Cuda(gpu) = &chosen.kind {
+        let lily_cuda::Roof { bytes_per_second, flops_per_second } =
+            gpu.roof().context("the GPU's limits")?;
+        return Ok(Roof { bytes_per_second, flops_per_second });
+    }
     let bytes = Roof::read_bytes(threads).min(setup::machine().0 / 4);
-    let options = chosen.cpu_options(0);
-    Roof::measure(&options, bytes).context("the bandwidth of memory")
+    Roof::measure(&chosen.cpu_options(0), bytes).context("the bandwidth of memory")
 }
 
 /// The device pins the thread that runs it, and that must not be the one that measures the machine afterwards.
@@ -147,7 +164,7 @@ fn watched(
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Measured, Ended> {
     let repeats = usize::from(flags.repeat);
-    let bar = ProgressBar::new(runs::tokens(cases, repeats) as u64);
+    let bar = ProgressBar::new(runs::tokens(cases, repeats, flags.fill) as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens, {eta} left, {msg}") {
         bar.set_style(style);
     }
@@ -156,7 +173,7 @@ fn watched(
         begins: &|case| bar.set_message(case.name()),
         cancelled,
     };
-    let measured = runs::measure(runner, cases, repeats, watch);
+    let measured = runs::measure(runner, cases, repeats, flags.fill, watch);
     bar.finish_and_clear();
     measured
 }
@@ -202,10 +219,12 @@ mod tests {
         let profile = Profile::cpu();
         let bytes = |tokens| setup::sequence_bytes(&model.geometry, &profile, tokens);
         let decode = |depth| Case::Decode { depth, steps: 10 };
-        let of = |cases: &[Case]| state_bytes(&model, &profile, cases);
+        let of = |cases: &[Case]| state_bytes(&model, &profile, cases, Fill::Computed);
         assert_eq!(of(&[Case::Prefill { tokens: 500 }]), bytes(0) + bytes(500));
         assert_eq!(of(&[Case::Prefill { tokens: 500 }, decode(70)]), bytes(70) + bytes(500) + bytes(0));
         assert_eq!(of(&[decode(70), decode(600)]), bytes(600) + bytes(610) + 2 * bytes(0));
+        let made_up = state_bytes(&model, &profile, &[decode(70), decode(600)], Fill::Synthetic);
+        assert_eq!(made_up, bytes(0) + bytes(70) + bytes(600) + bytes(610));
     }
 
     #[test]

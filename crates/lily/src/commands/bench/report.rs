@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::cases::Case;
 use super::floor::{Floor, Limit, Work};
-use crate::cli::Phase;
+use crate::cli::{Fill, Phase};
 
 /// Everything that was measured. `device`, `threads` and `results` with their first five fields are what other programs
 /// count on.
@@ -20,6 +20,11 @@ pub(super) struct Report {
     pub(super) model_bytes: u64,
     /// The most that keys, values and recurrent states took.
     pub(super) state_bytes: usize,
+    /// How the states that decode starts from were made.
+    pub(super) fill: &'static str,
+    /// What the floor's operations are.
+    #[serde(skip)]
+    pub(super) floor_of: String,
     pub(super) read_bytes_per_second: f64,
     pub(super) flops_per_second: f64,
     pub(super) repeats: usize,
@@ -47,6 +52,11 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Decode behind other tokens.
+    fn is_deep(&self) -> bool {
+        self.phase == "decode" && self.context > 0
+    }
+
     pub(super) fn new(case: Case, speeds: &[f64], work: Work, roof: Roof) -> Line {
         let floor = Floor::of(case, work, roof);
         let tok_s = median(speeds);
@@ -100,15 +110,19 @@ impl Report {
         lines.push(String::new());
         lines.push(format!(
             "lily {}, precision {}, {} repeat{} in turn: mean ± standard deviation, median. The floor is by {:.1} GB/s read and {:.0} GFLOP/s of \
-             float32, measured with {} thread{}.",
+             {}.{}",
             self.version,
             self.precision,
             self.repeats,
             if self.repeats == 1 { "" } else { "s" },
             self.read_bytes_per_second / 1e9,
             self.flops_per_second / 1e9,
-            self.threads,
-            if self.threads == 1 { "" } else { "s" }
+            self.floor_of,
+            if self.fill == Fill::Synthetic.name() && self.results.iter().any(Line::is_deep) {
+                " What decode starts from at a depth was filled synthetically: made-up keys, values and states, no prefill."
+            } else {
+                ""
+            }
         ));
         lines.join("\n") + "\n"
     }
@@ -187,6 +201,8 @@ mod tests {
             version: "1.2.3",
             model_bytes: 5,
             state_bytes: 6,
+            fill: "computed",
+            floor_of: "float32, measured with 2 threads".to_owned(),
             read_bytes_per_second: roof.bytes_per_second,
             flops_per_second: roof.flops_per_second,
             repeats: 3,
@@ -226,6 +242,16 @@ measured with 2 threads.
     }
 
     #[test]
+    fn a_synthetic_fill_is_said_to_be_one() {
+        let synthetic = Report { fill: Fill::Synthetic.name(), ..report() };
+        assert!(synthetic.markdown().contains("filled synthetically"), "{}", synthetic.markdown());
+        assert_eq!(serde_json::to_value(&synthetic).unwrap()["fill"], "synthetic");
+        let mut without_depth = synthetic;
+        without_depth.results.pop();
+        assert!(!without_depth.markdown().contains("synthetic"));
+    }
+
+    #[test]
     fn json_has_the_fields_that_others_count_on() {
         let json = serde_json::to_value(report()).unwrap();
         assert_eq!((&json["device"], &json["threads"]), (&"CPU, 2 threads, AVX-512".into(), &2.into()));
@@ -249,7 +275,7 @@ measured with 2 threads.
         assert!(lines[0].starts_with(
             "phase,context,tok_s,spread,floor_tok_s,floor_by,share_of_floor,tokens,mean,min,max,"
         ));
-        assert!(lines[0].ends_with(",device,threads,precision,model,version,model_bytes,state_bytes,read_bytes_per_second,flops_per_second,repeats"));
+        assert!(lines[0].ends_with(",device,threads,precision,model,version,model_bytes,state_bytes,fill,read_bytes_per_second,flops_per_second,repeats"));
         assert!(lines[2].starts_with("\"decode\",2048,103.0,"), "{}", lines[2]);
         assert!(
             lines[2].contains(",\"CPU, 2 threads, AVX-512\",2,\"exact\",\"a|b\"\"c\",\"1.2.3\","),

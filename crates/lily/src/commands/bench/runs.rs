@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 
 use super::cases::{Case, order};
+use crate::cli::Fill;
 
 /// Where a run tells how far it is, and learns that it shall end.
 #[derive(Clone, Copy)]
@@ -41,8 +42,11 @@ pub(super) struct Measured {
 }
 
 /// Tokens that all of this computes: the states that decode starts from, a warm-up, and the repeats.
-pub(super) fn tokens(cases: &[Case], repeats: usize) -> usize {
-    let deepest = depths(cases).last().copied().unwrap_or(0);
+pub(super) fn tokens(cases: &[Case], repeats: usize, fill: Fill) -> usize {
+    let deepest = match fill {
+        Fill::Computed => depths(cases).last().copied().unwrap_or(0),
+        Fill::Synthetic => 0,
+    };
     deepest + (repeats + 1) * cases.iter().map(|case| case.tokens()).sum::<usize>()
 }
 
@@ -51,10 +55,14 @@ pub(super) fn measure(
     forward: &mut dyn Forward,
     cases: &[Case],
     repeats: usize,
+    fill: Fill,
     watch: Watch<'_>,
 ) -> Result<Measured, Ended> {
     let mut bench = Bench { forward, watch, starts: BTreeMap::new(), state_bytes: 0 };
-    bench.keep_starts(cases)?;
+    match fill {
+        Fill::Computed => bench.keep_starts(cases)?,
+        Fill::Synthetic => bench.make_starts_up(cases)?,
+    }
     let mut speeds = vec![Vec::with_capacity(repeats); cases.len()];
     for round in 0..=repeats {
         for at in order(cases.len(), round) {
@@ -89,6 +97,20 @@ impl Bench<'_> {
             self.starts.insert(depth, self.forward.snapshot(sequence)?);
         }
         self.forward.close(sequence);
+        Ok(())
+    }
+
+    /// Makes the states of all depths up, each by itself: they share nothing.
+    fn make_starts_up(&mut self, cases: &[Case]) -> Result<(), Ended> {
+        for depth in depths(cases) {
+            let sequence = self.forward.open()?;
+            if depth > 0 {
+                self.forward.make_up(sequence, depth)?;
+            }
+            self.starts.insert(depth, self.forward.snapshot(sequence)?);
+            self.forward.close(sequence);
+            self.done(0)?;
+        }
         Ok(())
     }
 
@@ -271,11 +293,11 @@ mod tests {
             begins: &|case| begun.lock().unwrap().push(case.name()),
             ..SILENT
         };
-        let measured = measure(&mut books, &cases, 2, watch).unwrap();
+        let measured = measure(&mut books, &cases, 2, Fill::Computed, watch).unwrap();
         assert!(measured.speeds.iter().all(|of| of.len() == 2 && of.iter().all(|s| *s > 0.0)));
         assert_eq!(measured.state_bytes, 8);
         assert!(books.lengths.is_empty() && books.snapshots.is_empty());
-        assert_eq!(computed.into_inner(), tokens(&cases, 2));
+        assert_eq!(computed.into_inner(), tokens(&cases, 2, Fill::Computed));
         let (pp, deep, low) = ("pp5", "tg2 @ d6", "tg2 @ d3");
         assert_eq!(begun.into_inner().unwrap(), [pp, deep, low, low, deep, pp, pp, deep, low]);
         let starts = ["prefill to 3, Last", "keep 3", "prefill to 6, Last", "keep 6"];
@@ -297,7 +319,10 @@ mod tests {
                 cancelled: &|| computed.load(Ordering::Relaxed) >= after,
                 ..SILENT
             };
-            assert_eq!(measure(&mut Books::default(), &cases, 1, watch), Err(Ended::Cancelled));
+            assert_eq!(
+                measure(&mut Books::default(), &cases, 1, Fill::Computed, watch),
+                Err(Ended::Cancelled)
+            );
             assert!(computed.into_inner() < after + 4);
         }
     }
@@ -309,9 +334,12 @@ mod tests {
         let options = lily_model::RunnerOptions { context: 64, max_chunk: 8, max_decode_rows: 1 };
         let mut runner = setup::choose(&flags, &model).unwrap().runner(&model, options, 64 << 20).unwrap();
         let cases = [Case::Prefill { tokens: 20 }, Case::Decode { depth: 9, steps: 3 }];
-        let measured = measure(&mut runner, &cases, 3, SILENT).unwrap();
-        assert!(measured.speeds.iter().flatten().all(|s| s.is_finite() && *s > 0.0));
-        assert!(measured.state_bytes > 0);
-        assert_eq!(runner.state_bytes(), 0);
+        for fill in [Fill::Computed, Fill::Synthetic] {
+            let measured = measure(&mut runner, &cases, 3, fill, SILENT).unwrap();
+            assert!(measured.speeds.iter().flatten().all(|s| s.is_finite() && *s > 0.0));
+            assert!(measured.state_bytes > 0);
+            assert_eq!(runner.state_bytes(), 0);
+            assert!(runner.logits(0).iter().all(|x| x.is_finite()), "{fill:?}");
+        }
     }
 }
