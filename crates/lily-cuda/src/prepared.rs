@@ -237,9 +237,8 @@ fn kernel<M: Memory<Address = u64>>(
     let buffers = device::buffers(memory, dispatch.text, launch.kernel.operands(), &places)?;
     let shared: usize = dispatch.threadgroup_bytes.iter().sum();
     function.allow_shared(name, shared)?;
-    let [grid, threads] =
-        [dispatch.grid, dispatch.threads].map(|sizes| sizes.map(|n| n.min(u32::MAX as usize)));
-    if grid[1].max(grid[2]) > MOST_GROUPS || grid[0] > i32::MAX as usize || grid.contains(&0) {
+    let (grid, threads) = (dispatch.grid, dispatch.threads);
+    if !can_launch(grid) {
         return Err(DeviceError::Failed(format!(
             "{name} has {grid:?} threadgroups; wanted 1 to {MOST_GROUPS} along y and z: lower the prefill chunk"
         )));
@@ -254,6 +253,11 @@ fn kernel<M: Memory<Address = u64>>(
         data,
         starts,
     })
+}
+
+/// Whether there are threadgroups, and no more than the hardware counts.
+fn can_launch(grid: [usize; 3]) -> bool {
+    !grid.contains(&0) && grid[0] <= i32::MAX as usize && grid[1].max(grid[2]) <= MOST_GROUPS
 }
 
 /// The arguments of a unit's kernel ([`lily_kernels::cuda_unit`]), each at a multiple of eight bytes, and where each begins.
@@ -281,8 +285,36 @@ fn arguments(dispatch: &Dispatch, buffers: &[Option<u64>]) -> (Vec<u64>, Vec<usi
 #[cfg(test)]
 mod tests {
     use lily_kernels::{Text, TextParameter};
+    use lily_model::plan::{self, DecodeShape, Profile, Switch, Switches, Tail, Target};
+    use lily_model::{LogitRows, Preset};
 
     use super::*;
+
+    /// Every launch of the true size's plans: threadgroups that the hardware counts, threads and memory that every GPU since Ampere
+    /// gives.
+    #[test]
+    fn plans_of_true_size_can_be_launched() {
+        let preset = Preset::named("qwen3.6-35b-a3b").unwrap();
+        let weights = preset.weights().packed().0;
+        let every = Profile::named("cuda:h200").unwrap();
+        let off = Switch::ALL.map(|s| every.clone().without(s));
+        for profile in [every.clone(), every.with_switches(Switches::NONE)].into_iter().chain(off) {
+            let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
+            let mut plans: Vec<Plan> = [1, 2, 33, 4096]
+                .map(|rows| plan::prefill(target, rows, 131_072, LogitRows::Last).unwrap())
+                .into();
+            plans.push(plan::decode(target, DecodeShape::logits(4, 262_144)).unwrap());
+            let tail = Tail::Select { entries: 4 };
+            plans.push(plan::decode(target, DecodeShape { tail, ..DecodeShape::logits(4, 256) }).unwrap());
+            for launch in plans.iter().flat_map(|p| &p.launches) {
+                let dispatch = dispatch(launch).unwrap();
+                assert!(can_launch(dispatch.grid), "{}: {:?}", name_of(launch), dispatch.grid);
+                assert!(dispatch.threads.iter().product::<usize>() <= 1024, "{}", name_of(launch));
+                let shared: usize = dispatch.threadgroup_bytes.iter().sum();
+                assert!(shared <= 48 << 10, "{}: {shared} bytes", name_of(launch));
+            }
+        }
+    }
 
     #[test]
     fn arguments_stand_in_the_order_of_the_unit() {

@@ -67,6 +67,11 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
         Err(Ended::Cancelled) => return Ok(None),
         Err(Ended::Failed(error)) => return Err(error.into()),
     };
+    // Pools never shrink, so what is in use now is the most that was.
+    let device_memory_bytes = match &chosen.kind {
+        Kind::Cuda(gpu) => gpu.memory().ok().map(|(free, total)| total - free),
+        _ => None,
+    };
     drop(runner);
     let roof = roof(&chosen, threads)?.or(before);
     let lines = cases.iter().zip(&measured.speeds).zip(floors);
@@ -78,6 +83,7 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
         version: env!("CARGO_PKG_VERSION"),
         model_bytes: model.checkpoint.total_bytes(),
         state_bytes: measured.state_bytes,
+        device_memory_bytes,
         floor_of: match chosen.kind {
             Kind::Cuda(_) => "16 bits on tensor cores (mma.sync), measured on the GPU".to_owned(),
             _ => format!("float32, measured with {threads} thread{}", if threads == 1 { "" } else { "s" }),

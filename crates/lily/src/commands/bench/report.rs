@@ -20,6 +20,9 @@ pub(super) struct Report {
     pub(super) model_bytes: u64,
     /// The most that keys, values and recurrent states took.
     pub(super) state_bytes: usize,
+    /// Of a GPU, all that was in use on it, other programs included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) device_memory_bytes: Option<usize>,
     /// How the states that decode starts from were made.
     pub(super) fill: &'static str,
     /// What the floor's operations are.
@@ -124,6 +127,15 @@ impl Report {
                 ""
             }
         ));
+        if let Some(bytes) = self.device_memory_bytes {
+            let gib = |bytes: f64| bytes / f64::from(1u32 << 30);
+            lines.push(format!(
+                "Memory of the GPU in use: {:.2} GiB, of it {:.2} GiB weights and {:.2} GiB keys, values and states.",
+                gib(bytes as f64),
+                gib(self.model_bytes as f64),
+                gib(self.state_bytes as f64)
+            ));
+        }
         lines.join("\n") + "\n"
     }
 
@@ -201,6 +213,7 @@ mod tests {
             version: "1.2.3",
             model_bytes: 5,
             state_bytes: 6,
+            device_memory_bytes: None,
             fill: "computed",
             floor_of: "float32, measured with 2 threads".to_owned(),
             read_bytes_per_second: roof.bytes_per_second,
