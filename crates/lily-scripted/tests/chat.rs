@@ -275,6 +275,76 @@ fn thinking_is_switched_by_every_name() {
 }
 
 #[test]
+fn a_budget_closes_the_reasoning() {
+    let script = "{\"thinking\": true, \"pieces\": [\"abcdefgh\", {\"sleep_ms\": 60000}], \"cached\": 2}\n\
+        {\"thinking\": false, \"pieces\": [\"the answer\"], \"cached\": 9}";
+    for budget in [
+        json!({"thinking_budget": 3}),
+        json!({"thinking_token_budget": 3}),
+        json!({"reasoning_budget": 3}),
+        json!({"reasoning": {"max_tokens": 3}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": 3}}),
+        json!({"chat_template_kwargs": {"thinking_budget": 3}}),
+    ] {
+        for stream in [false, true] {
+            let server = setup(script).start();
+            let mut more = budget.clone();
+            more["stream"] = json!(stream);
+            more["stream_options"] = json!({"include_usage": true});
+            more["max_tokens"] = json!(50);
+            let reply = server.chat(ask("hi", more));
+            let (reasoning, content, usage) = if stream {
+                let events = reply.events();
+                let usage = events[events.len() - 2]["usage"].clone();
+                (joined(&events, "reasoning_content"), joined(&events, "content"), usage)
+            } else {
+                let whole = reply.json();
+                let message = &whole["choices"][0]["message"];
+                let text = |name: &str| message[name].as_str().expect("text").to_owned();
+                (text("reasoning_content"), text("content"), whole["usage"].clone())
+            };
+            let records = server.engine.records();
+            let spent = records[1].max_tokens.map(|rest| 50 - rest).expect("a limit");
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 3, "{budget}");
+            assert!("abcdefgh".starts_with(&reasoning) && !reasoning.is_empty(), "{reasoning}");
+            assert_eq!((spent, content.as_str()), (3, "the answer"), "{budget}");
+            assert_eq!(usage["completion_tokens"], 3 + records[1].tokens_sent + 1);
+            assert_eq!(usage["prompt_tokens"], records[0].prompt_tokens);
+            assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 2, "of the prompt as it was sent");
+            assert!(
+                records[1].prompt.ends_with(&format!("<think>\n{reasoning}\n</think>\n\n")),
+                "{}",
+                records[1].prompt
+            );
+            server.wait_cancelled(1);
+        }
+    }
+    // Enough, none, and none at all.
+    let short = || setup(r#"{"pieces": ["ab", "</think>", "c"]}"#).start();
+    for more in [json!({"thinking_budget": 500}), json!({"thinking_budget": -1})] {
+        let server = short();
+        assert_eq!(both(&server, more), strings("ab", "c", "stop"));
+        assert_eq!(server.engine.records().len(), 2);
+    }
+    let server = short();
+    server.chat(ask("hi", json!({"thinking_budget": 0})));
+    assert!(server.last_prompt().ends_with("</think>\n\n"));
+    // The answer's own limit comes first.
+    let server = setup(script).start();
+    let cut = server.chat(ask("hi", json!({"thinking_budget": 3, "max_tokens": 3}))).json();
+    assert_eq!((&cut["choices"][0]["finish_reason"], server.engine.records().len()), (&json!("length"), 1));
+    for wrong in [
+        json!({"thinking_budget": -2}),
+        json!({"reasoning": {"max_tokens": "x"}}),
+        json!({"reasoning_budget": 0.5}),
+    ] {
+        assert_eq!(server.chat(ask("hi", wrong)).error(), (400, "invalid_value".into()));
+    }
+    let hidden = server.chat(ask("hi", json!({"reasoning": {"exclude": true}})));
+    assert_eq!(hidden.json()["error"]["param"], "reasoning.exclude");
+}
+
+#[test]
 fn history_is_rendered() {
     let server = say(json!(["x"]));
     let body = json!({

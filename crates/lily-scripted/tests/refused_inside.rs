@@ -8,13 +8,11 @@ use serde_json::json;
 const SCRIPT: &str = "{\"pieces\": [\"once\"]}\n{\"match\": \"e\u{301}te\u{301}\", \"pieces\": [\"found\"]}";
 
 #[test]
-fn limits_of_the_reasoning_are_refused_by_name() {
+fn what_is_not_offered_inside_is_named() {
     let server = setup(SCRIPT).start();
     for (field, part, value) in [
-        ("thinking", "budget_tokens", json!({"type": "enabled", "budget_tokens": 1024})),
-        ("reasoning", "max_tokens", json!({"max_tokens": 100})),
         ("reasoning", "exclude", json!({"exclude": true})),
-        ("chat_template_kwargs", "thinking_budget", json!({"thinking_budget": 100})),
+        ("chat_template_kwargs", "documents", json!({"documents": ["x"]})),
         ("chat_template_kwargs", "add_generation_prompt", json!({"add_generation_prompt": false})),
     ] {
         let reply = server.chat(ask("hi", json!({ field: value })));

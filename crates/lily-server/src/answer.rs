@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lily_protocol::{Event, FinishReason, Generation, Token};
+use lily_protocol::{Event, FinishReason, Generation, SubmitError, Token};
 use lily_text::{Channel, ContentEnd, Delta, OutputStream, TextModel};
 use tokio::time::Sleep;
 
+use crate::budget::Budget;
 use crate::calls::{CallReader, CallStart, Said};
 use crate::errors::{ApiError, Kind};
 use crate::logprobs::{HeldLogprobs, TokenLogprob};
@@ -80,6 +81,10 @@ pub(crate) struct Answer {
     generation: Option<Generation>,
     output: OutputStream,
     calls: CallReader,
+    /// Until the reasoning is over.
+    budget: Option<Budget>,
+    /// Tokens that were said before the reasoning was closed by its budget.
+    before: usize,
     text: Arc<TextModel>,
     metrics: Arc<Metrics>,
     held: Option<HeldLogprobs>,
@@ -95,6 +100,7 @@ impl Answer {
         generation: Generation,
         output: OutputStream,
         calls: CallReader,
+        budget: Option<Budget>,
         service: &Service,
         prompt_tokens: usize,
         logprobs: bool,
@@ -103,6 +109,8 @@ impl Answer {
             generation: Some(generation),
             output,
             calls,
+            budget,
+            before: 0,
             text: service.text.clone(),
             metrics: service.metrics.clone(),
             held: logprobs.then(HeldLogprobs::default),
@@ -146,6 +154,8 @@ impl Answer {
 
     fn take(&mut self, event: Event) {
         match event {
+            // The same prompt again, and what was said behind it: nothing new.
+            Event::Prefill { .. } if self.before > 0 => {}
             Event::Prefill { done, cached, total } => {
                 self.figures.cached_tokens = cached;
                 let milliseconds = self.clock.prefill();
@@ -154,15 +164,17 @@ impl Answer {
             Event::Tokens(tokens) => {
                 self.clock.token();
                 for token in tokens {
-                    self.push(token);
-                    if self.generation.is_none() {
+                    // What else came with it is not part of the answer.
+                    if !self.push(token) || self.generation.is_none() {
                         break;
                     }
                 }
             }
             Event::Finished { reason, usage } => {
-                self.figures.cached_tokens = usage.cached_tokens;
-                self.figures.completion_tokens = usage.completion_tokens;
+                if self.before == 0 {
+                    self.figures.cached_tokens = usage.cached_tokens;
+                }
+                self.figures.completion_tokens = self.before + usage.completion_tokens;
                 let rest = self.output.finish();
                 self.emit(rest);
                 if self.generation.is_some() {
@@ -179,7 +191,8 @@ impl Answer {
         }
     }
 
-    fn push(&mut self, token: Token) {
+    /// False if the reasoning was closed behind this token.
+    fn push(&mut self, token: Token) -> bool {
         let step = self.output.push(token.id);
         self.figures.completion_tokens += 1;
         match step.channel {
@@ -196,6 +209,43 @@ impl Answer {
             let logprobs = self.held.as_mut().map(HeldLogprobs::release_begun).unwrap_or_default();
             self.content(String::new(), logprobs);
             self.end(FinishReason::Stop, ContentEnd::StopString, step.stopped);
+        }
+        if self.is_spent(token.id, step.channel) {
+            self.close_reasoning();
+            return false;
+        }
+        true
+    }
+
+    /// Whether the reasoning has to end with this token.
+    fn is_spent(&mut self, id: u32, channel: Channel) -> bool {
+        let Some(budget) = &mut self.budget else { return false };
+        match channel {
+            Channel::Reasoning => budget.note(id, self.figures.reasoning_tokens),
+            Channel::Marker => budget.note(id, 0),
+            Channel::Content => {
+                self.budget = None;
+                false
+            }
+        }
+    }
+
+    /// The budget of the reasoning is spent.
+    fn close_reasoning(&mut self) {
+        let Some(budget) = self.budget.take() else { return };
+        match budget.go_on(&self.text) {
+            Ok((generation, close)) => {
+                self.generation = Some(generation);
+                self.before = self.figures.completion_tokens;
+                for id in close {
+                    let step = self.output.push(id);
+                    self.emit(step.deltas);
+                }
+            }
+            Err(SubmitError::ContextExceeded { .. }) => {
+                self.end(FinishReason::Length, ContentEnd::Limit, None);
+            }
+            Err(error) => self.fail(error.into()),
         }
     }
 

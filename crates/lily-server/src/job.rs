@@ -6,6 +6,7 @@ use lily_protocol::{GenerationRequest, Sampling};
 use lily_text::{OutputOptions, OutputStream, Prompt};
 
 use crate::answer::{Answer, Answers};
+use crate::budget::Budget;
 use crate::calls::{CallReader, ToolUse};
 use crate::errors::ApiError;
 use crate::service::Service;
@@ -24,6 +25,8 @@ pub(crate) struct Job {
     pub(crate) stop: Vec<String>,
     /// Independent answers, at least 1.
     pub(crate) choices: usize,
+    /// Most tokens of reasoning; `None`: as many as the answer may have.
+    pub(crate) budget: Option<usize>,
     /// `None`: what looks like a call is text.
     pub(crate) tools: Option<ToolUse>,
     /// No conversation: markers of reasoning are text.
@@ -52,14 +55,17 @@ impl Job {
         for choice in 0..self.choices {
             let mut sampling = self.sampling.clone();
             sampling.seed = choice_seed(self.sampling.seed, choice as u64);
-            let generation = service.engine.submit(GenerationRequest {
+            let request = GenerationRequest {
                 prompt: self.prompt.tokens.clone(),
                 text: Some(text.clone()),
                 max_tokens: self.max_tokens,
                 sampling,
                 logprobs: self.logprobs,
                 ignore_end: self.ignore_end,
-            })?;
+            };
+            let budget =
+                self.budget.map(|tokens| Budget::new(service.engine.clone(), request.clone(), tokens));
+            let generation = service.engine.submit(request)?;
             let options = OutputOptions {
                 starts_in_reasoning: self.prompt.starts_in_reasoning,
                 stop: self.stop.clone(),
@@ -71,6 +77,7 @@ impl Job {
                 generation,
                 output,
                 CallReader::new(self.tools.clone()),
+                budget,
                 service,
                 prompt_tokens,
                 self.logprobs.is_some(),

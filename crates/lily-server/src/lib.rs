@@ -22,6 +22,7 @@
 
 mod answer;
 mod app;
+mod budget;
 mod calls;
 mod chat;
 mod collect;

@@ -60,6 +60,18 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A count that may be 0; -1 stands for no bound, as `None` inside.
+    pub(crate) fn bound(&self, name: &str) -> Result<Option<Option<usize>>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(-1.0) => Ok(Some(None)),
+            Some(number) if number.fract() == 0.0 && (0.0..=f64::from(i32::MAX)).contains(&number) => {
+                Ok(Some(Some(number as usize)))
+            }
+            _ => Err(self.wrong(name, value, "an integer from 0, or -1 for no bound")),
+        }
+    }
+
     /// Any 64-bit integer, signed or not; negative ones keep their bits.
     pub(crate) fn seed(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };

@@ -33,8 +33,8 @@ const CHAT_OWN: &[Field] = &[
     supported("continue_final_message", "boolean", "With true, a last message of the assistant is continued instead of answered; the answer is what comes after it. Such a message without reasoning is continued without reasoning."),
     refused("add_generation_prompt", &["true"], "The prompt always opens the assistant's turn. With `continue_final_message`, which needs it false elsewhere, false is taken too."),
     supported("reasoning_effort", "string", "`\"none\"` turns reasoning off; any other value leaves it to the template."),
-    supported("reasoning", "object", "`{\"effort\": ...}` as `reasoning_effort`; `{\"enabled\": ...}` as `enable_thinking`. `max_tokens` and `exclude: true` are a 400."),
-    supported("thinking", "boolean or object", "`true`, `false`, or `{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`. `budget_tokens` is a 400."),
+    supported("reasoning", "object", "`{\"effort\": ...}` as `reasoning_effort`; `{\"enabled\": ...}` as `enable_thinking`. `{\"max_tokens\": ...}` as `thinking_budget`. `exclude: true` is a 400."),
+    supported("thinking", "boolean or object", "`true`, `false`, or `{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`; `budget_tokens` as `thinking_budget`."),
 ];
 
 /// Of every family.
@@ -65,7 +65,10 @@ const SAMPLING: &[Field] = &[
 const THINKING: &[Field] = &[
     supported("enable_thinking", "boolean", "Whether the model reasons before it answers. Default: the template's."),
     supported("preserve_thinking", "boolean", "Whether the reasoning of earlier turns stays in the prompt. Default: the template's."),
-    supported("chat_template_kwargs", "object", "`enable_thinking`, `preserve_thinking` and `reasoning_effort`, as vLLM takes them. Names refused below are refused here too; others as unknown fields."),
+    supported("chat_template_kwargs", "object", "`enable_thinking`, `preserve_thinking` and `reasoning_effort`, as vLLM takes them, and `thinking_budget`. Names refused below are refused here too; others as unknown fields."),
+    supported("thinking_budget", "integer from 0, or -1", "Most tokens of reasoning: then it is closed, and the answer goes on. 0 is no reasoning, -1 no bound."),
+    supported("thinking_token_budget", "integer from 0, or -1", "Another name of `thinking_budget`, which wins where both are given."),
+    supported("reasoning_budget", "integer from 0, or -1", "Another name of `thinking_budget`, which wins where both are given."),
 ];
 
 /// Of chat completions, and not offered.
@@ -124,9 +127,6 @@ const REFUSED: &[Field] = &[
     refused("bad_words", &["[]"], ""),
     refused("allowed_token_ids", &["[]"], ""),
     refused("prompt_logprobs", &["0"], ""),
-    refused("thinking_budget", &["-1"], ""),
-    refused("thinking_token_budget", &["-1"], ""),
-    refused("reasoning_budget", &["-1"], ""),
     refused("include_reasoning", &["true"], "Reasoning comes in a field of its own."),
     refused("typical_p", &["1"], ""),
     refused("top_a", &["0"], ""),
@@ -163,7 +163,7 @@ const MESSAGES_OWN: &[Field] = &[
     supported("stream", "boolean", "Server-sent events. Default false."),
     supported("tools", "array", "Each `{\"name\", \"description\", \"input_schema\"}`. Tools of Anthropic's own types are left out, and logged once."),
     supported("tool_choice", "object", "`{\"type\": \"auto\"}` (the default) or `none`; `disable_parallel_tool_use`. `any` and `tool` are a 400: they are not offered yet."),
-    supported("thinking", "object", "`{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`. Without it the model does not reason. `budget_tokens` is a target, as Anthropic says, and not enforced."),
+    supported("thinking", "object", "`{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`. Without it the model does not reason. `budget_tokens` as `thinking_budget` of chat completions."),
     supported("output_config", "object", "`effort` has no effect: how much effort is not something this model can be told. `format` is a 400."),
     refused("mcp_servers", &["[]"], ""),
     refused("container", &[], ""),

@@ -9,8 +9,9 @@ use crate::job::Job;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, MOST_ALTERNATIVES, MOST_CHOICES, check_model, include_usage, message_error, missing,
-    sampling, stop_strings, template_options, thinking, token_count, unfold_extra_body, unknown_names,
+    Conversation, MOST_ALTERNATIVES, MOST_CHOICES, budget, check_model, include_usage, message_error,
+    missing, sampling, stop_strings, template_options, thinking, token_count, unfold_extra_body,
+    unknown_names,
 };
 use crate::service::Service;
 use crate::tables::CHAT;
@@ -50,6 +51,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     // Last, because it is the costly part: a body that is refused for anything else is refused fast.
+    let budget = budget(fields, template_options(fields, &Map::new())?)?;
     let tool_use = tools.tool_use();
     let prompt = conversation(&mut body, tools.offered, continued)?.prompt(&service.text)?;
     Ok(ChatRequest {
@@ -63,6 +65,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
             choices,
             tools: tool_use,
             raw: false,
+            budget,
         },
         stream,
         options,

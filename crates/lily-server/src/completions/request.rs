@@ -71,6 +71,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         choices,
         tools: None,
         raw: true,
+        budget: None,
     };
     let jobs = prompts.into_iter().map(job).collect();
     Ok(CompletionRequest { jobs, echo, stream, include_usage, logprobs: logprobs.is_some(), unknown })

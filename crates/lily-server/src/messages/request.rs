@@ -9,7 +9,7 @@ use crate::messages::conversation;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, check_model, sampling, stop_strings, template_options, thinking_field, token_count,
+    Conversation, budget, check_model, sampling, stop_strings, template_options, thinking_field, token_count,
     unfold_extra_body, unknown_names,
 };
 use crate::service::Service;
@@ -35,6 +35,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
     let stop = stop_strings(fields, "stop_sequences")?;
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
     let stream = fields.boolean("stream")?.unwrap_or(false);
+    let budget = budget(fields, template_options(fields, &Map::new())?)?;
     let tool_use = tools.tool_use();
     let prompt = render(&body, tools.offered, service)?;
     let job = Job {
@@ -47,6 +48,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
         choices: 1,
         tools: tool_use,
         raw: false,
+        budget,
     };
     Ok(MessageRequest { job, stream, unknown })
 }

@@ -17,7 +17,7 @@ use crate::read::Fields;
 use crate::service::Service;
 
 pub(crate) use conversation::{Conversation, template_options};
-pub(crate) use thinking::{thinking, thinking_field};
+pub(crate) use thinking::{budget, thinking, thinking_field};
 
 /// Most answers to one prompt.
 pub(crate) const MOST_CHOICES: u32 = 16;
@@ -27,7 +27,8 @@ pub(crate) const LARGEST_COUNT: u32 = i32::MAX as u32;
 const MOST_STOP_STRINGS: usize = 16;
 const LONGEST_STOP_STRING: usize = 1024;
 /// Template variables taken from `chat_template_kwargs`.
-const TEMPLATE_OPTIONS: [&str; 3] = ["enable_thinking", "preserve_thinking", "reasoning_effort"];
+const TEMPLATE_OPTIONS: [&str; 4] =
+    ["enable_thinking", "preserve_thinking", "reasoning_effort", "thinking_budget"];
 
 /// A client library's `extra_body` that reached the wire as it is: its fields count where the request has not got them.
 pub(crate) fn unfold_extra_body(body: &mut Map<String, Value>) -> Result<(), ApiError> {

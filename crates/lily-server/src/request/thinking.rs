@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::errors::{ApiError, Kind, brief};
+use crate::errors::{ApiError, Kind};
 use crate::read::Fields;
 
 /// Whether to reason: the first name that is present decides. Every one of them is read, so that a wrong type is an
@@ -10,10 +10,9 @@ use crate::read::Fields;
 pub(crate) fn thinking(fields: Fields, options: Fields) -> Result<Option<bool>, ApiError> {
     let empty = Map::new();
     let reasoning = Fields::new(fields.object("reasoning")?.unwrap_or(&empty), "reasoning.");
-    let anthropic = fields.get("thinking").and_then(Value::as_object).unwrap_or(&empty);
-    refuse_limits("thinking", anthropic)?;
-    refuse_limits("reasoning", fields.object("reasoning")?.unwrap_or(&empty))?;
+    refuse_hiding(reasoning)?;
     let wishes = [
+        (budget(fields, options)? == Some(0)).then_some(false),
         fields.boolean("enable_thinking")?,
         options.boolean("enable_thinking")?,
         thinking_field(fields)?,
@@ -25,17 +24,28 @@ pub(crate) fn thinking(fields: Fields, options: Fields) -> Result<Option<bool>, 
     Ok(wishes.into_iter().flatten().next())
 }
 
-/// What would shorten or hide the reasoning, in the objects that may also say whether there is any.
-fn refuse_limits(object: &str, asked: &Map<String, Value>) -> Result<(), ApiError> {
-    for name in ["budget_tokens", "max_tokens", "exclude"] {
-        match asked.get(name) {
-            None | Some(Value::Null | Value::Bool(false)) => {}
-            Some(value) => {
-                let place = format!("{object}.{name}");
-                let message = format!("`{place}` (here {}) is not supported yet: leave it out", brief(value));
-                return Err(Kind::Unsupported.error(message).at(place));
-            }
-        }
+/// Most tokens of reasoning: the first name that is present decides; 0 is no reasoning at all.
+pub(crate) fn budget(fields: Fields, options: Fields) -> Result<Option<usize>, ApiError> {
+    let empty = Map::new();
+    let reasoning = Fields::new(fields.object("reasoning")?.unwrap_or(&empty), "reasoning.");
+    let thinking = fields.get("thinking").and_then(Value::as_object).unwrap_or(&empty);
+    let wishes = [
+        fields.bound("thinking_budget")?,
+        fields.bound("thinking_token_budget")?,
+        fields.bound("reasoning_budget")?,
+        options.bound("thinking_budget")?,
+        reasoning.bound("max_tokens")?,
+        Fields::new(thinking, "thinking.").bound("budget_tokens")?,
+    ];
+    Ok(wishes.into_iter().flatten().next().flatten())
+}
+
+/// `exclude: true` would hide the reasoning.
+fn refuse_hiding(reasoning: Fields) -> Result<(), ApiError> {
+    if reasoning.boolean("exclude")? == Some(true) {
+        let message =
+            "`reasoning.exclude` is not supported: leave it out, and leave `reasoning_content` aside";
+        return Err(Kind::Unsupported.error(message).at("reasoning.exclude"));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::job::Job;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, check_model, message_error, sampling, template_options, thinking, token_count,
+    Conversation, budget, check_model, message_error, sampling, template_options, thinking, token_count,
     unfold_extra_body, unknown_names,
 };
 use crate::responses::input::{Messages, check_wishes};
@@ -48,6 +48,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
     let options = template_options(fields, &empty)?;
     let preserve_thinking = fields.boolean("preserve_thinking")?.or(options.boolean("preserve_thinking")?);
     let thinking = thinking(fields, options)?;
+    let budget = budget(fields, options)?;
     let conversation = Conversation {
         messages,
         tools: tools.offered,
@@ -67,6 +68,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
         choices: 1,
         tools: tool_use,
         raw: false,
+        budget,
     };
     Ok(ResponseRequest { job, stream, echo, unknown })
 }
