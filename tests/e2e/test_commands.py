@@ -113,10 +113,26 @@ def test_wrong_usage_is_an_error(lily, arguments):
 
 def test_devices_and_precisions_that_are_not_there_say_what_is(lily):
     done = lily("run", "x", "--precision", "bf16")
-    assert done.returncode == 1 and "--device emu" in done.stderr and "--precision exact" in done.stderr
+    assert done.returncode == 1 and "--device cuda and emu" in done.stderr and "--precision exact" in done.stderr
     assert "fast" in done.stderr
     done = lily("run", "x", "--device", "emu")
     assert done.returncode == 1 and "cargo build --features emu" in done.stderr
+    # whether this machine has a driver, GPUs or neither
+    done = lily("run", "x", "--device", "cuda:99")
+    assert done.returncode == 1 and "panicked" not in done.stderr
+    assert "no CUDA device 99" in done.stderr or "install NVIDIA's driver" in done.stderr
+    done = lily("run", "x", "--device", "cuda:x")
+    assert done.returncode == 2 and "cuda:N" in done.stderr
+
+
+def test_auto_says_why_there_is_no_gpu_and_doctor_what_is_missing(lily):
+    done = lily("run", QUESTION, "--max-tokens", "2")
+    on_gpu = "CUDA device 0" in done.stderr
+    assert done.returncode == 0 and (on_gpu or "CPU" in done.stderr and "(no GPU: " in done.stderr), done.stderr
+    devices = json.loads(lily("doctor", "--json").stdout)["devices"]
+    cuda = [device for device in devices if device["name"] == "cuda"]
+    assert cuda and any(device["works"] for device in cuda) == on_gpu
+    assert on_gpu or any(word in cuda[0]["detail"] for word in ["driver", "CUDA", "NVRTC"])
 
 
 def test_a_context_beyond_the_model_is_refused(lily):

@@ -101,6 +101,7 @@ fn compute(
     let chunk = steps.chunks.first().copied().unwrap_or(1);
     let context = u32::try_from(tokens.len().max(2)).context("too many tokens")?;
     let device = setup::choose(&flags.model, model)?;
+    device.explain();
     let budget = setup::Budget::for_model(
         model,
         &device,

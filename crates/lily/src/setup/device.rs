@@ -43,6 +43,24 @@ pub(crate) struct Chosen {
     pub(crate) available: usize,
     threads: Option<usize>,
     isa: Option<Isa>,
+    /// Why it is not a GPU.
+    fallback: Option<Fallback>,
+}
+
+/// Why `auto` took the CPU.
+struct Fallback {
+    reason: String,
+    /// There is no driver: most machines have no such GPU, and miss nothing.
+    is_usual: bool,
+}
+
+impl Fallback {
+    fn new(reason: &anyhow::Error) -> Self {
+        match reason.downcast_ref() {
+            Some(Missing::Driver) => Fallback { reason: "no NVIDIA driver".to_owned(), is_usual: true },
+            _ => Fallback { reason: format!("{reason:#}"), is_usual: false },
+        }
+    }
 }
 
 /// The devices.
@@ -76,13 +94,8 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
             match automatic(flags.precision, weights) {
                 Ok(chosen) => Ok(chosen),
                 Err(reason) => {
-                    // Most machines have none and miss nothing.
-                    let reason = match reason.downcast_ref() {
-                        Some(Missing::Driver) => "there is no driver of NVIDIA's".to_owned(),
-                        _ => format!("{reason:#}"),
-                    };
-                    remark(format_args!("--device auto: the CPU, because {reason}"));
-                    Chosen::cpu(flags, threads)
+                    let fallback = Some(Fallback::new(&reason));
+                    Ok(Chosen { fallback, ..Chosen::cpu(flags, threads)? })
                 }
             }
         }
@@ -115,6 +128,7 @@ impl Chosen {
             available: machine().0,
             threads,
             isa: flags.isa,
+            fallback: None,
         })
     }
 
@@ -129,6 +143,7 @@ impl Chosen {
             available: machine().0,
             threads,
             isa: None,
+            fallback: None,
         })
     }
 
@@ -137,7 +152,31 @@ impl Chosen {
         let profile = gpu.profile().with_activation(activation("a GPU", precision)?);
         let available = gpu.memory()?.0;
         let chunk = profile.prefill_chunk;
-        Ok(Chosen { kind: Kind::Cuda(gpu), precision, profile, chunk, available, threads: None, isa: None })
+        Ok(Chosen {
+            kind: Kind::Cuda(gpu),
+            precision,
+            profile,
+            chunk,
+            available,
+            threads: None,
+            isa: None,
+            fallback: None,
+        })
+    }
+
+    /// What a device says of itself, and why it is not a GPU if it might have been one.
+    pub(crate) fn describe(&self, device: &str) -> String {
+        match &self.fallback {
+            Some(fallback) => format!("{device} (no GPU: {})", fallback.reason),
+            None => device.to_owned(),
+        }
+    }
+
+    /// Says why it is not a GPU, where that is not the usual reason: for commands that do not show [`Chosen::describe`].
+    pub(crate) fn explain(&self) {
+        if let Some(fallback) = self.fallback.as_ref().filter(|fallback| !fallback.is_usual) {
+            remark(format_args!("--device auto: the CPU, because {}", fallback.reason));
+        }
     }
 
     /// A model on the device.

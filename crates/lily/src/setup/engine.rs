@@ -35,7 +35,7 @@ pub(crate) fn start(
     let options =
         RunnerOptions { context: budget.context, max_chunk: chosen.chunk, max_decode_rows: DECODE_ROWS };
     let runner = chosen.runner(model, options, budget.state)?;
-    let device = runner.device().describe();
+    let device = chosen.describe(&runner.device().describe());
     let limits = Limits {
         context: budget.context,
         model_context: model.geometry.max_context,

@@ -52,6 +52,7 @@ fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Op
     }
     let model = Arc::new(model);
     let chosen = setup::choose(&flags.model, &model)?;
+    chosen.explain();
     let floors = work(&model, &chosen.profile, &cases)?;
     // Before the device pins a thread, after which the system names one processor only.
     let all = std::thread::available_parallelism().map_or(1, |n| n.get());
