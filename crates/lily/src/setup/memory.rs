@@ -39,16 +39,26 @@ struct Memory {
     reserve: usize,
 }
 
-/// Available and total memory of the machine, in bytes, within the limits of a container.
+/// Available and total memory, in bytes, within the limits of a container.
 pub(crate) fn machine() -> (usize, usize) {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    let (mut available, mut total) = (system.available_memory(), system.total_memory());
-    if let Some(limits) = system.cgroup_limits() {
-        total = total.min(limits.total_memory.max(1));
-        available = available.min(limits.free_memory.max(1));
+    let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let container = system.cgroup_limits().map(|limits| (bytes(limits.total_memory), bytes(limits.rss)));
+    within(container, bytes(system.available_memory()), bytes(system.total_memory()))
+}
+
+/// The same, given a container's limit and what its processes hold. A container counts the files that the system keeps in memory as
+/// used, the model's own weights among them, and gives them up when processes need room: they count as available here, as they do
+/// on a machine without containers.
+fn within(container: Option<(usize, usize)>, available: usize, total: usize) -> (usize, usize) {
+    match container {
+        Some((limit, held)) => {
+            let limit = limit.clamp(1, total.max(1));
+            (available.min(limit.saturating_sub(held).max(1)), limit)
+        }
+        None => (available, total),
     }
-    (usize::try_from(available).unwrap_or(usize::MAX), usize::try_from(total).unwrap_or(usize::MAX))
 }
 
 impl Budget {
@@ -186,6 +196,16 @@ mod tests {
         assert!(refused.contains("--cache-memory"), "{refused}");
         let too_long = u32::try_from(g.max_context + 1).unwrap();
         assert!(Budget::divide(&model, &cpu, 512, Some(too_long), None, memory(8 << 30)).is_err());
+    }
+
+    #[test]
+    fn files_that_a_container_keeps_in_memory_are_available() {
+        assert_eq!(within(None, 20, 24), (20, 24));
+        // no limit of its own: 1 of 24 held, and 19 of files, which the machine counts as available
+        assert_eq!(within(Some((24, 1)), 22, 24), (22, 24));
+        assert_eq!(within(Some((8, 3)), 22, 24), (5, 8));
+        assert_eq!(within(Some((8, 9)), 22, 24), (1, 8));
+        assert_eq!(within(Some((usize::MAX, 3)), 22, 24), (21, 24));
     }
 
     #[test]
