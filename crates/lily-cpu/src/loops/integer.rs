@@ -325,4 +325,51 @@ mod tests {
             }
         }
     }
+
+    /// Every weight and half of a value as large as it can be, so that sums in 16 bits are.
+    #[test]
+    fn the_largest_values_fit() {
+        let cols = 640;
+        for group in [32, 64, 128] {
+            let format = QuantFormat { bits: 4, group };
+            let outputs = 16;
+            let groups = outputs * cols / group;
+            let (weight, scales) = (vec![0xff; outputs * cols / 2], 0x3f80u16.to_le_bytes().repeat(groups));
+            let biases = vec![0; 2 * groups];
+            let matrix = Matrix { weight: &weight, scales: &scales, biases: &biases, cols, format };
+            for half in [127i8, -128] {
+                let mut memory = Block::default();
+                let shape = RowShape { cols, group };
+                memory.grow(2 * shape.bytes()).unwrap();
+                // SAFETY: the block is aligned and long enough, and nobody else knows of it.
+                let rows = unsafe { Rows::new(memory.as_mut_ptr(), 2, shape) };
+                for r in 0..2 {
+                    // SAFETY: nobody else touches the row.
+                    let row = unsafe { rows.write(r) };
+                    row.values.fill(half);
+                    row.scales.fill(1.0);
+                    row.sums.fill(0.0);
+                }
+                let of_group = (15 * 257 * group as i32 * i32::from(half)) as f32;
+                let want = (0..cols / group).fold(0.0f32, |sum, _| sum + of_group);
+                for isa in Isa::available() {
+                    let loops = Loops::new(isa).unwrap();
+                    for count in [1, 2] {
+                        let mut out = vec![0.0; count * outputs];
+                        let rows = &[rows.row(0), rows.row(1)][..count];
+                        // SAFETY: the loops belong to this processor.
+                        unsafe {
+                            (loops.integer_block)(&matrix, 0..outputs, rows, &mut Panel::default(), &mut out)
+                        };
+                        let name = isa.name();
+                        assert!(
+                            out.iter().all(|y| *y == want),
+                            "{name}, groups of {group}: {} for {want}",
+                            out[0]
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

@@ -18,6 +18,7 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// The shape of the rows of activations that these meet.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn shape(&self) -> RowShape {
         RowShape { cols: self.cols, group: self.group }
     }

@@ -26,7 +26,9 @@ pub enum Isa {
     Avx512,
     /// x86-64 with AVX2 and FMA: 8 lanes.
     Avx2,
-    /// 64-bit ARM: 4 lanes.
+    /// 64-bit ARM with the dot products of ARMv8.2: 4 lanes.
+    NeonDotprod,
+    /// The same without them.
     Neon,
     /// Plain Rust, any processor.
     Portable,
@@ -39,13 +41,15 @@ impl Isa {
             Isa::Avx512Vnni => "AVX-512 VNNI",
             Isa::Avx512 => "AVX-512",
             Isa::Avx2 => "AVX2",
+            Isa::NeonDotprod => "NEON with dot products",
             Isa::Neon => "NEON",
             Isa::Portable => "portable",
         }
     }
 
     /// All of them, the best first.
-    const ALL: [Isa; 5] = [Isa::Avx512Vnni, Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
+    const ALL: [Isa; 6] =
+        [Isa::Avx512Vnni, Isa::Avx512, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable];
 
     /// As flags name it.
     pub fn word(self) -> &'static str {
@@ -53,6 +57,7 @@ impl Isa {
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx2 => "avx2",
+            Isa::NeonDotprod => "neon-dotprod",
             Isa::Neon => "neon",
             Isa::Portable => "portable",
         }
@@ -83,7 +88,12 @@ impl Isa {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        found.push(Isa::Neon);
+        {
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                found.push(Isa::NeonDotprod);
+            }
+            found.push(Isa::Neon);
+        }
         found.push(Isa::Portable);
         found
     }

@@ -38,7 +38,9 @@ macro_rules! loops {
         #[cfg(target_arch = "x86_64")]
         compiled!(avx2, crate::simd::avx2::Avx2, [target_feature(enable = "avx2,fma")]);
         #[cfg(target_arch = "aarch64")]
-        compiled!(neon, crate::simd::neon::Neon, [target_feature(enable = "neon")]);
+        compiled!(dotprod, crate::simd::neon::Neon<true>, [target_feature(enable = "neon,dotprod")]);
+        #[cfg(target_arch = "aarch64")]
+        compiled!(neon, crate::simd::neon::Neon<false>, [target_feature(enable = "neon")]);
         compiled!(portable, crate::simd::portable::Portable, [inline(never)]);
     };
 }
@@ -82,6 +84,8 @@ impl Loops {
             Isa::Avx512 => Some(avx512::LOOPS),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Some(avx2::LOOPS),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => Some(dotprod::LOOPS),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Some(neon::LOOPS),
             Isa::Portable => Some(portable::LOOPS),
