@@ -15,8 +15,9 @@ const LOGITS: f32 = 2e-5;
 /// Absolute; S is of the order of one. The oracle itself is up to 3.4e-6 from f64.
 const STATES: f32 = 5e-6;
 /// Absolute; raw qkv rows reach 4. The oracle itself is up to 7.8e-6 from f64 (layer 5 of micro/p0300), this device
-/// 3.1e-6.
-const CONV: f32 = 1e-5;
+/// 3.1e-6. Sums in four lanes instead of eight or sixteen are longer: on ARM nano/p0007 is 4.8e-6 from f64, the oracle 5.6e-6, and both
+/// together 1.04e-5.
+const CONV: f32 = if cfg!(target_arch = "aarch64") { 1.2e-5 } else { 1e-5 };
 
 fn check_logits(name: &str, golden: &Golden, rows: &[Vec<f32>], vocab: usize) -> f32 {
     let (want, positions) = (golden.f32("logits"), golden.ids("positions"));
@@ -57,68 +58,72 @@ fn check_states(
     states
 }
 
-#[test]
-fn logits_and_states_for_every_chunk_size() {
-    for model_name in ["nano", "micro"] {
-        let model = fixture(model_name);
-        let g = model.geometry.clone();
-        for (name, golden) in Golden::all(model_name) {
-            let tokens = golden.ids("tokens");
-            let mut ways =
-                vec![(4096, usize::MAX), (64, usize::MAX), (64, tokens.len() - tokens.len().min(30))];
-            if tokens.len() <= 65 {
-                ways.extend([(7, usize::MAX), (1, usize::MAX), (9, 0)]);
-            }
-            for (chunk, decode_from) in ways {
-                let mut runner = runner(&model, 1, None);
-                let sequence = runner.open().unwrap();
-                let rows = all_logits(&mut runner, sequence, &tokens, chunk, decode_from);
-                let off = check_logits(&name, &golden, &rows, g.vocab);
-                let states = check_states(&name, &golden, &runner, sequence, &g);
-                println!("{name} chunk {chunk} decode from {decode_from}: logits {off:.1e}, {states}");
-            }
+fn logits_and_states_for_every_chunk_size(model_name: &str) {
+    let model = fixture(model_name);
+    let g = model.geometry.clone();
+    for (name, golden) in Golden::all(model_name) {
+        let tokens = golden.ids("tokens");
+        let mut ways = vec![(4096, usize::MAX), (64, usize::MAX), (64, tokens.len() - tokens.len().min(30))];
+        if tokens.len() <= 65 {
+            ways.extend([(7, usize::MAX), (1, usize::MAX), (9, 0)]);
         }
-    }
-}
-
-#[test]
-fn every_instruction_set_meets_the_goldens() {
-    for model_name in ["nano", "micro"] {
-        let model = fixture(model_name);
-        for isa in Isa::available() {
-            for (name, golden) in Golden::all(model_name).into_iter().filter(|(n, _)| !n.ends_with("0700")) {
-                let mut runner = runner(&model, 1, Some(isa));
-                let sequence = runner.open().unwrap();
-                let tokens = golden.ids("tokens");
-                let rows = all_logits(&mut runner, sequence, &tokens, 100, usize::MAX);
-                let off = check_logits(&name, &golden, &rows, model.geometry.vocab);
-                let states = check_states(&name, &golden, &runner, sequence, &model.geometry);
-                println!("{name} {}: logits {off:.1e}, {states}", isa.name());
-            }
-        }
-    }
-}
-
-#[test]
-fn greedy_continuations_are_equal() {
-    for model_name in ["nano", "micro"] {
-        let model = fixture(model_name);
-        for (name, golden) in Golden::all(model_name) {
+        for (chunk, decode_from) in ways {
             let mut runner = runner(&model, 1, None);
             let sequence = runner.open().unwrap();
-            runner.prefill(sequence, &golden.ids("tokens"), LogitRows::Last).unwrap();
-            let size = golden.ids("tokenizer_size")[0] as usize;
-            let want = golden.ids("greedy_tokens");
-            let want_logits = golden.f32("greedy_logits");
-            let largest = want_logits.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-            for (step, (token, logits)) in
-                want.iter().zip(want_logits.chunks(model.geometry.vocab)).enumerate()
-            {
-                let got = runner.logits(0);
-                assert!(worst(got, logits) <= LOGITS * largest, "{name}, step {step}");
-                assert_eq!(top(&got[..size]), *token as usize, "{name}, step {step}");
-                runner.decode(&[(sequence, *token)]).unwrap();
-            }
+            let rows = all_logits(&mut runner, sequence, &tokens, chunk, decode_from);
+            let off = check_logits(&name, &golden, &rows, g.vocab);
+            let states = check_states(&name, &golden, &runner, sequence, &g);
+            println!("{name} chunk {chunk} decode from {decode_from}: logits {off:.1e}, {states}");
         }
     }
+}
+
+fn every_instruction_set_meets_the_goldens(model_name: &str) {
+    let model = fixture(model_name);
+    for isa in Isa::available() {
+        for (name, golden) in Golden::all(model_name).into_iter().filter(|(n, _)| !n.ends_with("0700")) {
+            let mut runner = runner(&model, 1, Some(isa));
+            let sequence = runner.open().unwrap();
+            let tokens = golden.ids("tokens");
+            let rows = all_logits(&mut runner, sequence, &tokens, 100, usize::MAX);
+            let off = check_logits(&name, &golden, &rows, model.geometry.vocab);
+            let states = check_states(&name, &golden, &runner, sequence, &model.geometry);
+            println!("{name} {}: logits {off:.1e}, {states}", isa.name());
+        }
+    }
+}
+
+fn greedy_continuations_are_equal(model_name: &str) {
+    let model = fixture(model_name);
+    for (name, golden) in Golden::all(model_name) {
+        let mut runner = runner(&model, 1, None);
+        let sequence = runner.open().unwrap();
+        runner.prefill(sequence, &golden.ids("tokens"), LogitRows::Last).unwrap();
+        let size = golden.ids("tokenizer_size")[0] as usize;
+        let want = golden.ids("greedy_tokens");
+        let want_logits = golden.f32("greedy_logits");
+        let largest = want_logits.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        for (step, (token, logits)) in want.iter().zip(want_logits.chunks(model.geometry.vocab)).enumerate() {
+            let got = runner.logits(0);
+            assert!(worst(got, logits) <= LOGITS * largest, "{name}, step {step}");
+            assert_eq!(top(&got[..size]), *token as usize, "{name}, step {step}");
+            runner.decode(&[(sequence, *token)]).unwrap();
+        }
+    }
+}
+
+macro_rules! of_each_fixture {
+    ($($model:ident: $($check:ident),*;)*) => {
+        $(mod $model {
+            $(#[test]
+            fn $check() {
+                super::$check(stringify!($model));
+            })*
+        })*
+    };
+}
+
+of_each_fixture! {
+    nano: logits_and_states_for_every_chunk_size, every_instruction_set_meets_the_goldens, greedy_continuations_are_equal;
+    micro: logits_and_states_for_every_chunk_size, every_instruction_set_meets_the_goldens, greedy_continuations_are_equal;
 }
