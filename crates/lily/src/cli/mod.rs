@@ -90,7 +90,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelFlags {
-    /// A model folder, ORG/NAME in the Hugging Face cache, or synth:PRESET[:SEED], the random model that `lily synth` writes, without
+    /// A model folder, ORG/NAME in the Hugging Face cache, or `synth:PRESET` (`synth:PRESET:SEED`), the random model that `lily synth` writes, without
     /// its files [default: the built-in demo model].
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
@@ -244,7 +244,7 @@ pub(crate) struct ServeFlags {
     /// Requests of one key running at the same time; one more is answered 429 [default: as many as there is room for].
     #[arg(long, env = "LILY_REQUESTS_PER_KEY", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) requests_per_key: Option<u16>,
-    /// Origins whose web pages may use this server, as https://page.example; * is every origin [default: none].
+    /// Origins whose web pages may use this server, as `https://page.example`; * is every origin [default: none].
     #[arg(long = "cors-origins", env = "LILY_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors_origins: Vec<String>,
     /// Serve on an address that other machines reach, although no key is set.
