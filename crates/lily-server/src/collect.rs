@@ -63,3 +63,8 @@ pub(crate) async fn collect(mut answers: Answers) -> Result<Vec<Whole>, ApiError
     };
     open.into_iter().map(ended).collect()
 }
+
+/// The same where there is one answer.
+pub(crate) async fn collect_one(answers: Answers) -> Result<Whole, ApiError> {
+    collect(answers).await?.pop().ok_or_else(|| Kind::Internal.error("no answer was made"))
+}

@@ -93,7 +93,6 @@ async fn answer(
     request: Request,
     work: fn(Map<String, Value>, &Service) -> Result<Value, ApiError>,
 ) -> Result<Json<Value>, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, &shared).await?;
-    shared.prepare(move || work(held.parse()?, &service)).await?.map(Json)
+    let (_, made) = body::prepare(request, &shared, work).await?;
+    Ok(Json(made))
 }

@@ -165,7 +165,7 @@ pub(crate) fn integer_block<S: Dot>(
             }
         }
         // the first tile fetches the block behind this one
-        let mut ahead = packed.weights[0].wrapping_add(OUTPUTS * matrix.format.row_bytes(matrix.cols));
+        let ahead = packed.weights[0].wrapping_add(OUTPUTS * matrix.format.row_bytes(matrix.cols));
         let mut lines = places.runs * OUTPUTS * 4 / 64;
         let mut r = 0;
         while r < rows.len() {
@@ -186,7 +186,7 @@ pub(crate) fn integer_block<S: Dot>(
                     _ => tile::<S, 1>(&places, rows, (ahead, lines), out, width, count),
                 }
             }
-            (ahead, lines) = (ahead, 0);
+            lines = 0;
             r += tile_rows::<S>(rows_left(r));
         }
     }

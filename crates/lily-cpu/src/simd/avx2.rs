@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::dot::spread_run;
 use super::{Dot, OUTPUTS, Packed, Simd};
 use crate::rounded::{RUN_BYTES, Row, RowShape};
 
@@ -163,33 +164,17 @@ unsafe impl Dot for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn transpose_scales(packed: &Packed, out: *mut f32) {
-        let groups = packed.cols / packed.group;
-        let whole = groups / 8 * 8;
-        // SAFETY: a row's scales and biases are read for groups below `groups`, and as many written.
+    unsafe fn transpose_eight(rows: &[*const u8], g: usize, out: *mut f32) {
+        // SAFETY: see the trait.
         unsafe {
-            for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
-                for half in 0..2 {
-                    let rows = &rows[8 * half..];
-                    let out = out.add(8 * half);
-                    for g in (0..whole).step_by(8) {
-                        let mut all = [_mm_setzero_si128(); 8];
-                        for o in 0..8 {
-                            all[o] = _mm_loadu_si128(rows[o].add(2 * g).cast());
-                        }
-                        for (i, values) in transpose_eights(all).into_iter().enumerate() {
-                            // a bf16 is the upper half of an f32
-                            let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(values));
-                            _mm256_storeu_si256(out.add(32 * (g + i)).cast(), wide);
-                        }
-                    }
-                    for g in whole..groups {
-                        for o in 0..8 {
-                            let bits = rows[o].cast::<u16>().add(g).read_unaligned();
-                            out.add(32 * g + o).write(lily_kernels::bf16_to_f32(bits));
-                        }
-                    }
-                }
+            let mut all = [_mm_setzero_si128(); 8];
+            for o in 0..8 {
+                all[o] = _mm_loadu_si128(rows[o].add(2 * g).cast());
+            }
+            for (i, values) in transpose_eights(all).into_iter().enumerate() {
+                // a bf16 is the upper half of an f32
+                let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(values));
+                _mm256_storeu_si256(out.add(32 * i).cast(), wide);
             }
         }
     }
@@ -198,14 +183,8 @@ unsafe impl Dot for Avx2 {
     #[inline(always)]
     unsafe fn spread(_shape: RowShape, row: &Row<'_>, out: *mut i8) {
         for (i, run) in row.values.chunks_exact(RUN_BYTES).enumerate() {
-            for part in 0..4 {
-                // SAFETY: a run's parts go to its own places in its unit.
-                unsafe {
-                    let at = out.add(4 * UNIT * (i / 8) + UNIT * part + 4 * (i % 8));
-                    at.cast::<u32>()
-                        .write_unaligned(run.as_ptr().add(4 * part).cast::<u32>().read_unaligned());
-                }
-            }
+            // SAFETY: a run's parts go to its own places in its unit.
+            unsafe { spread_run(run, out.add(4 * UNIT * (i / 8) + 4 * (i % 8)), UNIT) };
         }
     }
 

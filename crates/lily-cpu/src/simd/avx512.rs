@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use lily_kernels::bf16_to_f32;
 
+use super::dot::spread_run;
 use super::{Dot, OUTPUTS, Packed, Simd};
 use crate::rounded::{CHUNK, RUN_BYTES, Row, RowShape};
 
@@ -306,14 +307,8 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         for (i, run) in row.values.chunks_exact(RUN_BYTES).enumerate() {
             let (chunk, within) =
                 if pairs { (i / 32 * 2 + i / 4 % 2, i / 8 % 4 * 4 + i % 4) } else { (i / 16, i % 16) };
-            for part in 0..4 {
-                // SAFETY: a run's parts go to its own places in its chunk, or its pair of chunks.
-                unsafe {
-                    let at = out.add(2 * CHUNK * chunk + 64 * part + 4 * within);
-                    at.cast::<u32>()
-                        .write_unaligned(run.as_ptr().add(4 * part).cast::<u32>().read_unaligned());
-                }
-            }
+            // SAFETY: a run's parts go to its own places in its chunk, or its pair of chunks.
+            unsafe { spread_run(run, out.add(2 * CHUNK * chunk + 4 * within), 64) };
         }
     }
 

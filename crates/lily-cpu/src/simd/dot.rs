@@ -98,18 +98,33 @@ pub(crate) unsafe trait Dot: Simd {
     }
 
     /// Scales and biases as f32: for each group 16 scales, then 16 biases.
+    #[inline(always)]
     unsafe fn transpose_scales(packed: &Packed, out: *mut f32) {
+        let groups = packed.cols / packed.group;
+        let whole = groups / 8 * 8;
         // SAFETY: rows hold `cols / group` scales and biases in bf16, and `out` 32 f32 a group.
         unsafe {
-            for g in 0..packed.cols / packed.group {
-                for o in 0..OUTPUTS {
-                    let value = |p: *const u8| {
-                        lily_kernels::bf16_to_f32(p.cast::<u16>().add(g).read_unaligned().to_le())
-                    };
-                    out.add(32 * g + o).write(value(packed.scales[o]));
-                    out.add(32 * g + 16 + o).write(value(packed.biases[o]));
+            for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
+                for half in 0..2 {
+                    let (rows, out) = (&rows[8 * half..], out.add(8 * half));
+                    for g in (0..whole).step_by(8) {
+                        Self::transpose_eight(rows, g, out.add(32 * g));
+                    }
+                    for g in whole..groups {
+                        transpose_group(rows, g, out.add(32 * g));
+                    }
                 }
             }
+        }
+    }
+
+    /// Groups `g..g + 8` of what [`Dot::transpose_scales`] brings into order, of 8 rows: for each group 8 values, and the next
+    /// group's 32 behind.
+    #[inline(always)]
+    unsafe fn transpose_eight(rows: &[*const u8], g: usize, out: *mut f32) {
+        for i in 0..8 {
+            // SAFETY: the caller's rows have these groups, and `out` room for them.
+            unsafe { transpose_group(rows, g + i, out.add(32 * i)) };
         }
     }
 
@@ -128,5 +143,31 @@ pub(crate) unsafe trait Dot: Simd {
         _spread: *const i8,
     ) -> Self::Floats {
         unreachable!("IN_PLACE is 0")
+    }
+}
+
+/// Group `g` of 8 rows of bf16 values, as f32.
+#[inline(always)]
+unsafe fn transpose_group(rows: &[*const u8], g: usize, out: *mut f32) {
+    for o in 0..8 {
+        // SAFETY: the caller's rows have this group, and `out` room for 8 values.
+        unsafe {
+            let bits = rows[o].cast::<u16>().add(g).read_unaligned().to_le();
+            out.add(o).write(lily_kernels::bf16_to_f32(bits));
+        }
+    }
+}
+
+/// Puts the four parts of a run of activations, four bytes each, `unit` bytes apart.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn spread_run(run: &[i8], out: *mut i8, unit: usize) {
+    assert!(run.len() == RUN_BYTES);
+    for part in 0..4 {
+        // SAFETY: the run has four parts (asserted), and the caller's memory room for each.
+        unsafe {
+            let bytes = run.as_ptr().add(4 * part).cast::<u32>().read_unaligned();
+            out.add(unit * part).cast::<u32>().write_unaligned(bytes);
+        }
     }
 }

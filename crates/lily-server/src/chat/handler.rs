@@ -23,13 +23,8 @@ pub(crate) async fn complete(
     State(shared): State<Arc<Shared>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, &shared).await?;
-    let prepared = {
-        let service = service.clone();
-        shared.prepare(move || request::parse(held.parse()?, &service)).await?
-    };
-    let ChatRequest { job, stream, options, unknown } = prepared?;
+    let (service, ChatRequest { job, stream, options, unknown }) =
+        body::prepare(request, &shared, request::parse).await?;
     shared.unknown.report(&unknown);
     let tools = job.tools.is_some();
     let answers = job.start(&service)?;

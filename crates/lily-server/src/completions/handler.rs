@@ -22,13 +22,8 @@ pub(crate) async fn complete(
     State(shared): State<Arc<Shared>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, &shared).await?;
-    let prepared = {
-        let service = service.clone();
-        shared.prepare(move || request::parse(held.parse()?, &service)).await?
-    };
-    let CompletionRequest { jobs, echo, stream, include_usage, logprobs, unknown } = prepared?;
+    let (service, CompletionRequest { jobs, echo, stream, include_usage, logprobs, unknown }) =
+        body::prepare(request, &shared, request::parse).await?;
     shared.unknown.report(&unknown);
     let prompt_tokens = jobs.iter().map(|job| job.prompt.tokens.len()).sum();
     let answers = Job::start_all(jobs, &service)?;

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
 use crate::http::surrogates;
+use crate::service::Service;
 use crate::shared::Shared;
 
 /// Bytes of request bodies that may be held at one moment, counted in KiB.
@@ -67,10 +68,26 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// The body of a request that has to be JSON.
-pub(crate) async fn take(request: Request, shared: &Shared) -> Result<HeldBody, ApiError> {
+async fn take(request: Request, shared: &Shared) -> Result<HeldBody, ApiError> {
     let (parts, body) = request.into_parts();
     require_json(&parts.headers)?;
     read(&parts.headers, body, &shared.bodies, &shared.config).await
+}
+
+/// What `work` makes of a request's JSON, outside the async threads, with the service that it is made for: while there is none, the
+/// body is not read.
+pub(crate) async fn prepare<T: Send + 'static>(
+    request: Request,
+    shared: &Shared,
+    work: fn(Map<String, Value>, &Service) -> Result<T, ApiError>,
+) -> Result<(Arc<Service>, T), ApiError> {
+    let service = shared.service()?;
+    let held = take(request, shared).await?;
+    let made = {
+        let service = service.clone();
+        shared.prepare(move || work(held.parse()?, &service)).await??
+    };
+    Ok((service, made))
 }
 
 /// Reads the whole body.

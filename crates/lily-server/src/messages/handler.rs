@@ -7,8 +7,8 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::collect::collect;
-use crate::errors::{ApiError, Kind};
+use crate::collect::collect_one;
+use crate::errors::ApiError;
 use crate::http::body;
 use crate::ids::unique_id;
 use crate::messages::request::{self, MessageRequest};
@@ -28,13 +28,8 @@ pub(crate) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Req
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, shared).await?;
-    let prepared = {
-        let service = service.clone();
-        shared.prepare(move || request::parse(held.parse()?, &service)).await?
-    };
-    let MessageRequest { job, stream, unknown } = prepared?;
+    let (service, MessageRequest { job, stream, unknown }) =
+        body::prepare(request, shared, request::parse).await?;
     shared.unknown.report(&unknown);
     let prompt_tokens = job.prompt.tokens.len();
     let answers = job.start(&service)?;
@@ -43,7 +38,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let wording = MessageWording::new(id, model, prompt_tokens);
         return Ok(sse::response(answers, wording, shared.config.keep_alive));
     }
-    let whole = collect(answers).await?.pop().ok_or_else(|| Kind::Internal.error("no answer was made"))?;
+    let whole = collect_one(answers).await?;
     let (reason, sequence) = wire::stop(&whole.ending);
     let content = whole.parts.into_iter().map(wire::block).collect();
     let usage = wire::usage(&whole.ending.figures);
@@ -51,8 +46,6 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
 }
 
 async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, shared).await?;
-    let prompt = shared.prepare(move || request::prompt(held.parse()?, &service)).await??;
+    let (_, prompt) = body::prepare(request, shared, request::prompt).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})).into_response())
 }

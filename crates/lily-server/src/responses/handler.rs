@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
-use crate::collect::collect;
+use crate::collect::collect_one;
 use crate::errors::{ApiError, Kind};
 use crate::http::body;
 use crate::responses::request::{self, ResponseRequest};
@@ -20,20 +20,15 @@ pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let service = shared.service()?;
-    let held = body::take(request, &shared).await?;
-    let prepared = {
-        let service = service.clone();
-        shared.prepare(move || request::parse(held.parse()?, &service)).await?
-    };
-    let ResponseRequest { job, stream, echo, unknown } = prepared?;
+    let (service, ResponseRequest { job, stream, echo, unknown }) =
+        body::prepare(request, &shared, request::parse).await?;
     shared.unknown.report(&unknown);
     let answers = job.start(&service)?;
     let head = Head::new(&service.model_name, echo);
     if stream {
         return Ok(sse::response(answers, ResponseWording::new(head), shared.config.keep_alive));
     }
-    let whole = collect(answers).await?.pop().ok_or_else(|| Kind::Internal.error("no answer was made"))?;
+    let whole = collect_one(answers).await?;
     let last = whole.parts.len().saturating_sub(1);
     let item = |(at, part)| {
         let status = if at == last { wire::status(&whole.ending) } else { "completed" };

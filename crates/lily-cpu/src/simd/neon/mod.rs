@@ -175,35 +175,19 @@ unsafe impl<const DOT: bool> Dot for Neon<DOT> {
     }
 
     #[inline(always)]
-    unsafe fn transpose_scales(packed: &Packed, out: *mut f32) {
-        let groups = packed.cols / packed.group;
-        let whole = groups / 8 * 8;
-        // SAFETY: a row's scales and biases are read for groups below `groups`, and as many written.
+    unsafe fn transpose_eight(rows: &[*const u8], g: usize, out: *mut f32) {
+        // SAFETY: see the trait.
         unsafe {
-            for (rows, out) in [(&packed.scales, out), (&packed.biases, out.add(16))] {
-                for half in 0..2 {
-                    let rows = &rows[8 * half..];
-                    let out = out.add(8 * half);
-                    for g in (0..whole).step_by(8) {
-                        let mut all = [vdupq_n_u16(0); 8];
-                        for o in 0..8 {
-                            all[o] = vreinterpretq_u16_u8(vld1q_u8(rows[o].add(2 * g)));
-                        }
-                        let columns = transpose_eights(all);
-                        for i in 0..8 {
-                            // a bf16 is the upper half of an f32
-                            let (zero, out) = (vdupq_n_u16(0), out.add(32 * (g + i)));
-                            vst1q_f32(out, vreinterpretq_f32_u16(vzip1q_u16(zero, columns[i])));
-                            vst1q_f32(out.add(4), vreinterpretq_f32_u16(vzip2q_u16(zero, columns[i])));
-                        }
-                    }
-                    for g in whole..groups {
-                        for o in 0..8 {
-                            let bits = rows[o].cast::<u16>().add(g).read_unaligned();
-                            out.add(32 * g + o).write(lily_kernels::bf16_to_f32(bits));
-                        }
-                    }
-                }
+            let mut all = [vdupq_n_u16(0); 8];
+            for o in 0..8 {
+                all[o] = vreinterpretq_u16_u8(vld1q_u8(rows[o].add(2 * g)));
+            }
+            let columns = transpose_eights(all);
+            for i in 0..8 {
+                // a bf16 is the upper half of an f32
+                let (zero, out) = (vdupq_n_u16(0), out.add(32 * i));
+                vst1q_f32(out, vreinterpretq_f32_u16(vzip1q_u16(zero, columns[i])));
+                vst1q_f32(out.add(4), vreinterpretq_f32_u16(vzip2q_u16(zero, columns[i])));
             }
         }
     }
