@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 from conftest import FIXTURES, ROOT
 from safetensors.numpy import load
@@ -333,8 +334,78 @@ def test_ctrl_c_ends_a_measurement(lily_bin):
     assert process.returncode == 130 and out == b"" and err == b"stopped; nothing was reported\n"
 
 
+@pytest.mark.parametrize("model", ["nano", "micro", None])
+def test_eval_compares_fast_with_exact(lily, model):
+    named = ["--model", FIXTURES / model] if model else []
+    done = lily("eval", *named, "--device", "cpu", "--against", "cpu", "--limit", 200, "--decode-from", 150, "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert (data["tokens"], data["decode_steps"]) == (200, 50)
+    assert [data[side]["precision"] for side in ["device", "against"]] == ["fast", "exact"]
+    found = data["comparison"]
+    assert found["positions"] == 200 and found["top1_agreement"] >= 0.98
+    assert 0 < found["kl_mean"] < 1e-3 and found["kl_mean"] <= found["kl_max"] and 0 < found["logit_difference_relative"] < 0.1
+    assert abs(found["perplexity_difference"]) < 2e-3
+
+
+def test_eval_agrees_with_what_is_worked_out_from_logits(lily, tmp_path):
+    model, out = tmp_path / "model", tmp_path / "logits"
+    shutil.copytree(FIXTURES / "nano", model, ignore=shutil.ignore_patterns("goldens", "tokenizer.json"))
+    ids = [i * 2654435761 % 2**32 % 1040 for i in range(90)]   # where there is no text
+    (tmp_path / "tokens.json").write_text(json.dumps(ids))
+    probabilities = {}
+    for precision in ["fast", "exact"]:
+        flags = ["--model", model, "--tokens", tmp_path / "tokens.json", "--out", out, "--precision", precision, "--device", "cpu"]
+        assert lily("logits", *flags).returncode == 0
+        logits = load(out.read_bytes())["logits"].astype(np.float64)
+        probabilities[precision] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    done = lily("eval", "--model", model, "--device", "cpu", "--against", "cpu", "--limit", 90, "--json")
+    data = json.loads(done.stdout)
+    for side, precision in [("device", "fast"), ("against", "exact")]:
+        followed = [probabilities[precision][i, ids[i + 1]] for i in range(89)]
+        assert data[side]["perplexity"] == pytest.approx(np.exp(-np.mean(followed)), rel=1e-6)
+    got, want = probabilities["fast"], probabilities["exact"]
+    kl = (np.exp(want) * (want - got)).sum(axis=1)
+    found = data["comparison"]
+    assert found["kl_mean"] == pytest.approx(kl.mean(), rel=1e-3)
+    assert (found["kl_max"], found["kl_max_position"]) == (pytest.approx(kl.max(), rel=1e-3), kl.argmax())
+    assert found["same_top"] == (got.argmax(axis=1) == want.argmax(axis=1)).sum()
+
+
+def test_eval_prints_lines_and_says_what_it_compared(lily, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("The capital of Japan is Tokyo. <|im_end|> is text here.")
+    done = lily("eval", "--device", "cpu", "--text", text)
+    assert done.returncode == 0 and "perplexity" in done.stdout and "KL" not in done.stdout and str(text) in done.stdout
+    done = lily("eval", "--device", "cpu", "--against", "cpu", "--limit", 9)
+    assert "KL divergence" in done.stdout and "9 of " in done.stdout and "fast is compared with exact" in done.stdout
+    assert "\r" not in done.stderr and "\x1b" not in done.stderr
+    random = lily("eval", "--device", "cpu", "--model", "synth:layer4", "--limit", 4, "--json")
+    assert json.loads(random.stdout)["text"] == "ids by the rule (no text)"
+
+
+def test_eval_refuses_by_its_flags(lily, tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "short").write_text("a")
+    for arguments, wanted in [(["--text", tmp_path / "none"], "--text"), (["--text", tmp_path / "binary"], "no text in UTF-8"),
+                              (["--text", tmp_path / "short"], "wanted at least two"), (["--against", "emu"], "--features emu"),
+                              (["--limit", 99999], "--limit is 99999"), (["--against", "cpu", "--against-precision", "bf16"], "--against")]:
+        done = lily("eval", *arguments)
+        assert done.returncode == 1 and done.stdout == "" and wanted in done.stderr and "panicked" not in done.stderr, done.stderr
+    for arguments, wanted in [(["--limit", 1], "at least 2"), (["--against", "tpu"], "cuda:N")]:
+        done = lily("eval", *arguments)
+        assert done.returncode == 2 and wanted in done.stderr, done.stderr
+
+
+def test_contexts_may_be_counted_in_units_of_1024(lily):
+    done = lily("run", QUESTION, "--context", "4k", "--max-tokens", 2)
+    assert done.returncode == 0 and "4096 tokens of context" in done.stderr
+    done = lily("run", QUESTION, "--context", "4x")
+    assert done.returncode == 2 and "as 4096 or 4K" in done.stderr
+
+
 def test_help_has_examples(lily):
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench", "eval"]:
         done = lily(command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout and "LILY_" in done.stdout, command
 
@@ -375,5 +446,5 @@ def test_a_reader_that_leaves_is_no_error(lily_bin):
 
 def test_readme_names_the_commands():
     readme = (ROOT / "README.md").read_text()
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench", "eval"]:
         assert f"lily {command}" in readme

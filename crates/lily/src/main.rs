@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Plan(flags) => commands::plan::run(flags),
         Command::Synth(flags) => commands::synth::run(flags),
         Command::Bench(flags) => commands::bench::run(flags),
+        Command::Eval(flags) => commands::eval::run(flags),
     };
     match done {
         Ok(code) => code,

@@ -1,6 +1,7 @@
 //! What people may type. Every flag is also an environment variable, `LILY_` and the flag's name; a test holds that.
 
 mod bench;
+mod eval;
 mod synth;
 mod values;
 
@@ -12,6 +13,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::{BenchFlags, BenchOutput, Fill};
+pub(crate) use eval::EvalFlags;
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Synth(SynthFlags),
     /// Measure how fast a model reads prompts and answers, against what memory and arithmetic allow.
     Bench(BenchFlags),
+    /// Measure how well a model foretells a text, and how far two devices are apart.
+    Eval(EvalFlags),
 }
 
 /// Which model, on what. A heading holds for all flags after it: commands name their own flags before these groups.
@@ -114,7 +118,7 @@ pub(crate) struct ModelFlags {
 #[command(next_help_heading = "Memory")]
 pub(crate) struct MemoryFlags {
     /// Tokens that a prompt and its answer may have together [default: the model's limit, or what memory allows].
-    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = values::tokens::<2>)]
     pub(crate) context: Option<u32>,
     /// Memory for states of earlier prompts, so that a conversation's next turn starts where it can; 0 turns reuse off
     /// [default: a quarter of what is left beside the model, at most 4G].
@@ -283,7 +287,7 @@ pub(crate) struct InspectFlags {
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
     /// Tokens for which memory is given [default: the model's limit].
-    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = values::tokens::<1>)]
     pub(crate) context: Option<u32>,
     /// Print JSON.
     #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
@@ -331,7 +335,7 @@ pub(crate) struct LogitsFlags {
     #[arg(long, env = "LILY_OUT", value_name = "OUT.safetensors")]
     pub(crate) out: PathBuf,
     /// Tokens of a prefill chunk; cuts are exactly its multiples.
-    #[arg(long, env = "LILY_PREFILL_CHUNK", value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "LILY_PREFILL_CHUNK", value_name = "N", default_value_t = 512, value_parser = values::tokens::<1>)]
     pub(crate) prefill_chunk: u32,
     /// Feed the tokens from this index on one at a time, through the decode plan.
     #[arg(long, env = "LILY_DECODE_FROM", value_name = "K")]
@@ -370,7 +374,7 @@ pub(crate) struct PlanFlags {
     #[arg(long, env = "LILY_PHASE", value_enum, default_value = "decode")]
     pub(crate) phase: Phase,
     /// Tokens of context, the new ones among them [default: 4096, or the model's most if that is less].
-    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "LILY_CONTEXT", value_name = "TOKENS", value_parser = values::tokens::<1>)]
     pub(crate) context: Option<u32>,
     /// Rows: in decode, sequences that advance together, 1 to 4; in prefill, tokens of the last chunk [default: 1; the
     /// device's chunk, or the whole context if that is shorter].

@@ -35,6 +35,18 @@ impl FromStr for Device {
     }
 }
 
+/// A number of tokens, at least `LEAST`: `4096`, `4k`, `128K` (powers of 1024, as contexts are counted).
+pub(crate) fn tokens<const LEAST: u32>(text: &str) -> Result<u32, String> {
+    let wanted = || format!("wanted a number of tokens of at least {LEAST}, as 4096 or 4K");
+    let trimmed = text.trim();
+    let (digits, unit) = match trimmed.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (trimmed, 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| wanted())?;
+    number.checked_mul(unit).filter(|n| *n >= LEAST).ok_or_else(wanted)
+}
+
 /// An instruction set that this processor has.
 pub(crate) fn isa(text: &str) -> Result<Isa, String> {
     let available = Isa::available();
@@ -148,6 +160,18 @@ mod tests {
         for text in ["", "-1", "x", "1.5G", "4X", "G", "99999999999T", "é"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn tokens_may_be_counted_in_units_of_1024() {
+        for (text, wanted) in [("2", 2), ("4096", 4096), ("4k", 4096), ("128K", 131_072)] {
+            assert_eq!(tokens::<2>(text), Ok(wanted), "{text}");
+        }
+        for text in ["", "1", "k", "4kk", "4.5k", "-4k", "4M", "4194304k", "0k"] {
+            let refused = tokens::<2>(text).unwrap_err();
+            assert!(refused.contains("at least 2, as 4096 or 4K"), "{text}: {refused}");
+        }
+        assert_eq!(tokens::<0>("0"), Ok(0));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod doctor;
+pub(crate) mod eval;
+mod ids;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod plan;

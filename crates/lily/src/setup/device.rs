@@ -172,6 +172,11 @@ impl Chosen {
         }
     }
 
+    /// Why `auto` took the CPU, if it did.
+    pub(crate) fn no_gpu(&self) -> Option<&str> {
+        self.fallback.as_ref().map(|fallback| fallback.reason.as_str())
+    }
+
     /// Says why it is not a GPU, where that is not the usual reason: for commands that do not show [`Chosen::describe`].
     pub(crate) fn explain(&self) {
         if let Some(fallback) = self.fallback.as_ref().filter(|fallback| !fallback.is_usual) {

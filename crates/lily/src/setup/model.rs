@@ -73,6 +73,23 @@ pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
     Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, is_demo: argument.is_none() })
 }
 
+/// Opens a model, and its text side where it has one of its own: a random model has none, and a folder may hold no tokenizer.
+pub(crate) fn load_with_any_text(
+    argument: Option<&str>,
+) -> Result<(Arc<Model>, String, Option<Arc<TextModel>>)> {
+    let has_text = match argument {
+        Some(argument) if argument.starts_with(SYNTH) => false,
+        Some(argument) => folder_of(argument)?.join("tokenizer.json").exists(),
+        None => true,
+    };
+    if has_text {
+        let loaded = load(argument)?;
+        return Ok((loaded.model, loaded.name, Some(loaded.text)));
+    }
+    let (model, name) = load_weights(argument)?;
+    Ok((Arc::new(model), name, None))
+}
+
 /// Sizes of a known model.
 pub(crate) fn preset(name: &str) -> Result<Preset> {
     Preset::named(name).with_context(|| {

@@ -7,6 +7,7 @@ use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 
 use super::cases::{Case, order};
 use crate::cli::Fill;
+use crate::commands::ids::ids;
 
 /// Where a run tells how far it is, and learns that it shall end.
 #[derive(Clone, Copy)]
@@ -177,13 +178,6 @@ fn depths(cases: &[Case]) -> Vec<usize> {
     depths
 }
 
-/// Token ids of these positions: text without meaning, the same for every engine, that meets all rows of the embedding
-/// alike.
-fn ids(positions: std::ops::Range<usize>, vocab: usize) -> Vec<u32> {
-    let id = |i: usize| (i as u64).wrapping_mul(2_654_435_761) % (1 << 32) % vocab as u64;
-    positions.map(|i| id(i) as u32).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -268,13 +262,6 @@ mod tests {
         fn logits(&self, _: usize) -> &[f32] {
             &[]
         }
-    }
-
-    #[test]
-    fn ids_follow_the_public_rule() {
-        // Worked out by hand: 2654435761 mod 1000, then 5308871522 - 2^32 = 1013904226 mod 1000.
-        assert_eq!(ids(0..3, 1000), [0, 761, 226]);
-        assert_eq!(ids(262_143..262_144, 248_320), [152_655]);
     }
 
     #[test]
