@@ -5,6 +5,7 @@
 //! bytes on one machine. What they make is known from a forward pass in f64 that has no plan.
 
 mod files;
+pub mod mutate;
 pub mod oracle;
 mod random;
 mod reference;
@@ -20,8 +21,7 @@ use crate::{
 pub(crate) use files::Draft;
 #[cfg(test)]
 pub(crate) use files::{header, safetensors};
-#[cfg(test)]
-pub(crate) use random::Random;
+pub use random::Random;
 pub use reference::{Reference, clear_prompt, reference};
 pub use specs::{random_spec, random_tokens};
 #[cfg(test)]
@@ -136,7 +136,7 @@ pub fn write_hollow(folder: &Path, files: &SynthFiles) -> io::Result<()> {
 }
 
 /// Writes a file that begins so and is a hole from there on.
-pub(crate) fn write_sparse(path: &Path, start: &[u8], bytes: u64) -> io::Result<()> {
+pub fn write_sparse(path: &Path, start: &[u8], bytes: u64) -> io::Result<()> {
     fs::write(path, start)?;
     fs::OpenOptions::new().write(true).open(path)?.set_len(bytes)
 }

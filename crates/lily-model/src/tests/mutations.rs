@@ -1,15 +1,18 @@
 //! Checkpoints changed at random: opening one never panics and never takes long, and one that opens can be used whole.
+//! One of true size is changed in `tests/true_size.rs`.
 
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{open_quickly, tiny};
 use crate::{
-    ElementType, MemoryModel, Model, Preset,
-    checkpoint::write::before_data,
+    ElementType, MemoryModel, Model,
     inspect::Inspection,
-    synth::Synth,
-    testing::{Draft, DraftTensor, Random, Spec, header, safetensors, write_hollow, write_sparse},
+    testing::{
+        Draft, DraftTensor, Random, Spec, header,
+        mutate::{below, mutate, mutate_json},
+        safetensors,
+    },
 };
 
 /// Opens, and reads everything that opened.
@@ -20,28 +23,6 @@ fn exercise(parts: MemoryModel) -> bool {
     Inspection::of(&model, model.geometry.max_context);
     model.checkpoint.plain_f32(&model.weights.final_norm);
     true
-}
-
-fn below(random: &mut Random, limit: usize) -> usize {
-    (random.bits() % limit.max(1) as u64) as usize
-}
-
-/// One to three random changes of a file's bytes.
-fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
-    for _ in 0..1 + below(random, 3) {
-        let at = below(random, bytes.len() + 1);
-        match below(random, 6) {
-            0 => bytes.truncate(at),
-            1 => bytes.insert(at, random.bits() as u8),
-            2 => drop(bytes.drain(at..(at + below(random, 16)).min(bytes.len()))),
-            3 => drop(bytes.splice(at..at, b"99999999999999999999".iter().copied())),
-            _ => {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << (random.bits() % 8);
-                }
-            }
-        }
-    }
 }
 
 fn sharded() -> Draft {
@@ -79,47 +60,6 @@ fn a_thousand_mutations_of_each_file() {
     assert!((250..4750).contains(&opened), "{opened} of 5000 opened");
 }
 
-/// Replaces the value at a random place of a JSON document by an unlikely one.
-fn mutate_json(random: &mut Random, value: &mut Value) {
-    let deeper = !random.bits().is_multiple_of(8);
-    match value {
-        Value::Object(map) if deeper && !map.is_empty() => {
-            let i = below(random, map.len());
-            if let Some(inner) = map.values_mut().nth(i) {
-                mutate_json(random, inner);
-            }
-        }
-        Value::Array(list) if deeper && !list.is_empty() => {
-            let i = below(random, list.len());
-            mutate_json(random, &mut list[i]);
-        }
-        _ => {
-            let unlikely = [
-                json!(null),
-                json!(0),
-                json!(1),
-                json!(-1),
-                json!(63),
-                json!(64),
-                json!(0.5),
-                json!(1e308),
-                json!(u64::MAX),
-                json!(i64::MIN),
-                json!(1u64 << 32),
-                json!(1u64 << 62),
-                json!("U8"),
-                json!(""),
-                json!([]),
-                json!([0, 0]),
-                json!([u64::MAX, u64::MAX]),
-                json!({}),
-                json!(true),
-            ];
-            *value = unlikely[below(random, unlikely.len())].clone();
-        }
-    }
-}
-
 #[test]
 fn a_thousand_unlikely_values_in_each_document() {
     let mut random = Random::new(7);
@@ -148,50 +88,6 @@ fn a_thousand_unlikely_values_in_each_document() {
         }
         exercise(parts);
     }
-}
-
-#[test]
-fn a_thousand_mutations_of_a_true_size_header() {
-    let synth = Synth::new(Preset::named("qwen3.6-35b-a3b").unwrap(), 0).unwrap();
-    let files = synth.files(&[1], u64::MAX);
-    let file = &files.shards[0];
-    let data = file.bytes() - file.start().len() as u64;
-    let head: serde_json::Map<String, Value> = serde_json::from_slice(&file.start()[8..]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    write_hollow(folder.path(), &files).unwrap();
-    Model::open(folder.path()).unwrap();
-    let path = folder.path().join(&file.name);
-    let (mut random, mut opened) = (Random::new(35), 0);
-    for round in 0..1000 {
-        let start = if round % 2 == 0 {
-            let mut start = file.start().to_vec();
-            mutate(&mut random, &mut start);
-            start
-        } else {
-            let mut head = head.clone();
-            let i = below(&mut random, head.len());
-            if let Some(entry) = head.values_mut().nth(i) {
-                mutate_json(&mut random, entry);
-            }
-            before_data(head, |_| 0)
-        };
-        // The data moves with the header's end, or the file keeps its size.
-        let bytes = if round % 8 < 6 { start.len() as u64 + data } else { file.bytes() };
-        // Another file each time: the one before may still be mapped.
-        std::fs::remove_file(&path).unwrap();
-        write_sparse(&path, &start, bytes).unwrap();
-        let began = std::time::Instant::now();
-        if let Ok(model) = Model::open(folder.path()) {
-            let read: usize =
-                model.checkpoint.tensors().map(|(id, _)| model.checkpoint.bytes(id).len()).sum();
-            assert_eq!(read as u64, model.checkpoint.total_bytes());
-            Inspection::of(&model, model.geometry.max_context);
-            opened += 1;
-        }
-        assert!(began.elapsed().as_secs_f64() < 1.0, "opening took {:?}", began.elapsed());
-    }
-    // Few changes of a header are harmless; without any, nothing of what opens would be tried.
-    assert!((1..500).contains(&opened), "{opened} of 1000 opened");
 }
 
 #[test]
