@@ -10,7 +10,7 @@ always), one engine at a time: its weights are made, all its cases run, each --r
 weights are deleted before the next engine's are made.
 
 What OUT/raw.jsonl holds is not run again, so an interrupted run goes on with the same command. OUT/README.md has the tables,
-OUT/summary.jsonl a line for each of their cells. With --minutes it stops in time and exits with status 3 while runs are left.
+OUT/summary.json each of their cells. With --minutes it stops in time and exits with status 3 while runs are left.
 """
 
 import argparse
@@ -206,8 +206,7 @@ class Bench:
         lines = summary(self.rows)
         if not lines:
             return
-        with (self.args.out / "summary.jsonl").open("w") as out:
-            out.writelines(json.dumps(row) + "\n" for row in lines)
+        (self.args.out / "summary.json").write_text(json.dumps(lines, indent=1) + "\n")
         versions = {name(r): r["version"] for r in lines}
         commits = sorted({r["commit"] for r in lines})
         text = [f"# Lily {', '.join(commits)} beside its peers", "", f"{self.args.machine}. {'; '.join(f'{n}: {v}' for n, v in versions.items())}.", "",
