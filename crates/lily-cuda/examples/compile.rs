@@ -1,4 +1,4 @@
-//! Compiles the kernels of a model's plans by NVRTC, without a GPU: `compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]]`, where PRESET
+//! Compiles the kernels of a model's plans, shared and native, by NVRTC, without a GPU: `compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]]`, where PRESET
 //! is one of `lily plan --preset`, CUBINS a folder that keeps the machine code, and TOOLKIT a folder with `lib` and `include`.
 //! Prints 'N passed, N failed' last.
 
@@ -7,9 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lily_cuda::{Codes, Compiler, Variant};
+use lily_cuda::{Codes, Compiler, KernelSet, Variant, launches};
 use lily_model::plan::{self, Activation, DecodeShape, Plan, PlanError, Profile, Tail, Target};
 use lily_model::{LogitRows, Preset};
+
+/// Multiprocessors of the GPU that launches are shaped for.
+const CORES: usize = 132;
 
 /// Plans that between them launch what answers launch.
 fn plans(target: Target<'_>) -> Result<Vec<Plan>, PlanError> {
@@ -43,10 +46,14 @@ fn run() -> Result<(usize, usize), String> {
         let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
         let mut variants: Vec<Variant> = Vec::new();
         for plan in plans(target).map_err(|e| e.to_string())? {
-            for launch in plan.launches.iter().filter_map(|l| l.kernel.dispatch()) {
-                let variant = Variant::of(&launch, activation);
-                if !variants.contains(&variant) {
-                    variants.push(variant);
+            for launch in plan.launches.iter().filter(|l| !l.on_host) {
+                for set in [KernelSet::Shared, KernelSet::Native] {
+                    for dispatch in launches(&launch.kernel, activation, set, CORES) {
+                        let variant = Variant::of(&dispatch, activation);
+                        if !variants.contains(&variant) {
+                            variants.push(variant);
+                        }
+                    }
                 }
             }
         }

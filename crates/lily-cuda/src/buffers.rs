@@ -62,6 +62,8 @@ pub(crate) struct Buffers {
     layout: Layout,
     weights: Block,
     arena: Block,
+    /// What launches of one kernel leave each other.
+    pub(crate) scratch: Block,
     pub(crate) logits: Block,
     steps: [Block; 2],
     pub(crate) selection: Selection,
@@ -90,6 +92,7 @@ impl Buffers {
             layout,
             weights,
             arena: block("activations")?,
+            scratch: block("scratch")?,
             logits: block("logits")?,
             steps: [block("the input of a step")?, block("the input of a step")?],
             selection: Selection {
@@ -158,8 +161,18 @@ impl Buffers {
     pub(crate) fn addresses(&self, sequences: &Sequences<Pool>, layers: usize) -> Vec<u64> {
         let s = &self.selection;
         let [one, other] = &self.steps;
-        let own =
-            [&self.arena, &self.logits, one, other, &s.requests, &s.counts, &s.bias, &s.mask, &s.chosen];
+        let own = [
+            &self.arena,
+            &self.scratch,
+            &self.logits,
+            one,
+            other,
+            &s.requests,
+            &s.counts,
+            &s.bias,
+            &s.mask,
+            &s.chosen,
+        ];
         let pools = (0..layers).filter_map(|layer| sequences.layer(layer)).flat_map(|l| l.both());
         // A pool that has grown at the same place is longer.
         let pools = pools.flat_map(|pool| [pool.block().start(), pool.block().len() as u64]);

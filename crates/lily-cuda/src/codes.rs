@@ -9,6 +9,7 @@ use lily_model::DeviceError;
 
 use crate::cubins::{Cubins, Key};
 use crate::device::{Progress, Watch};
+use crate::native;
 use crate::nvrtc::Compiler;
 
 /// The most threads that compile at the same time: each takes some hundred megabytes.
@@ -54,7 +55,12 @@ impl Variant {
         options.push(format!("-DLAUNCH_THREADS={}", self.threads));
         let constant = |(i, value)| format!("-DFUNCTION_CONSTANT_{i}={value}");
         options.extend(self.constants.iter().enumerate().map(constant));
-        (cuda_unit(self.text, self.activation), options)
+        let unit = if native::is_native(self.text) {
+            native::unit(self.text, self.activation)
+        } else {
+            cuda_unit(self.text, self.activation)
+        };
+        (unit, options)
     }
 }
 
@@ -75,6 +81,12 @@ impl Codes {
         watch: Option<Watch>,
     ) -> Self {
         Codes { compiler, cubins: Cubins(cubins), architecture, watch }
+    }
+
+    /// Of `sm_90a`, 90.
+    pub(crate) fn capability(&self) -> u32 {
+        let digits: String = self.architecture.chars().filter(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or(0)
     }
 
     /// NVRTC's version.

@@ -14,8 +14,9 @@ use crate::driver::Context;
 use crate::gpu::Gpu;
 use crate::memory::Pinned;
 use crate::modules::Modules;
+use crate::native::KernelSet;
 use crate::pool::Pool;
-use crate::prepared::{Prepared, variants};
+use crate::prepared::{Prepared, scratch_bytes, variants};
 
 /// The most plans that are kept ready. Prefill plans depend on the number of rows, so a server sees many.
 const PLANS_KEPT: usize = 64;
@@ -49,6 +50,8 @@ pub struct CudaOptions {
     pub profile: Profile,
     /// The most bytes that keys, values and recurrent states may take together.
     pub state_bytes: usize,
+    /// Which texts run a plan's kernels.
+    pub kernels: KernelSet,
     /// Decode steps are captured into CUDA graphs and replayed.
     pub graphs: bool,
     /// Each launch is waited for, so that an error names the launch that made it; slow.
@@ -60,9 +63,17 @@ pub struct CudaOptions {
 }
 
 impl CudaOptions {
-    /// Graphs, and nothing on disk.
+    /// Native kernels, graphs, and nothing on disk.
     pub fn new(profile: Profile, state_bytes: usize) -> Self {
-        CudaOptions { profile, state_bytes, graphs: true, one_by_one: false, cubins: None, watch: None }
+        CudaOptions {
+            profile,
+            state_bytes,
+            kernels: KernelSet::Native,
+            graphs: true,
+            one_by_one: false,
+            cubins: None,
+            watch: None,
+        }
     }
 }
 
@@ -147,7 +158,8 @@ impl CudaDevice {
 
     /// Compiles and loads the kernels of a plan before its first run.
     pub fn load(&mut self, plan: &Plan) -> Result<(), DeviceError> {
-        self.guard(|device| device.modules.load(variants(plan)?.into_iter()))
+        let (set, cores) = (self.options.kernels, self.gpu.found.cores);
+        self.guard(|device| device.modules.load(variants(plan, set, cores)?.into_iter()))
     }
 
     /// Runs something with the context current. An error behind which the context does not work is remembered: everything
@@ -186,12 +198,15 @@ impl CudaDevice {
         let layout = StepLayout::of(plan);
         self.buffers.reserve(plan, layout, self.geometry.vocab)?;
         let key = PlanKey::new(plan, step);
-        let addresses = self.buffers.addresses(&self.sequences, self.geometry.layers.len());
+        let mut addresses = self.buffers.addresses(&self.sequences, self.geometry.layers.len());
         if !self.plans.get_mut(&key).is_some_and(|ready| ready.holds(plan, &addresses)) {
-            self.modules.load(variants(plan)?.into_iter())?;
+            let (set, cores) = (self.options.kernels, self.gpu.found.cores);
+            self.modules.load(variants(plan, set, cores)?.into_iter())?;
             let layers = self.geometry.layers.iter().filter(|kind| **kind == LayerKind::Delta).count();
+            self.buffers.scratch.reserve("scratch", scratch_bytes(plan, set, cores)?)?;
+            addresses = self.buffers.addresses(&self.sequences, self.geometry.layers.len());
             let bound = Bound { buffers: &self.buffers, sequences: &self.sequences, layout, step };
-            let ready = Prepared::new(plan, &bound, &self.modules, addresses, layers)?;
+            let ready = Prepared::new(plan, (set, cores), &bound, &self.modules, addresses, layers)?;
             if self.plans.len() >= PLANS_KEPT {
                 self.plans.clear();
             }
@@ -208,6 +223,27 @@ impl CudaDevice {
         let ready = self.prepare(plan, step)?;
         ready.run(&context, graphs, one_by_one)?;
         Ok(ready.moves_states)
+    }
+
+    /// Runs a plan launch by launch, without a graph, and returns what each took in seconds, in their order: from the end of
+    /// the one before, so that the cost of a launch that no other work hides is part of it.
+    ///
+    /// # Errors
+    /// As [`Device::run`].
+    pub fn run_timed(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<Vec<f64>, DeviceError> {
+        self.guard(|device| {
+            device.check(plan, batch)?;
+            let slots = device.sequences.slots(batch.sequences, plan.context)?;
+            device.prepare(plan, 0)?;
+            device.buffers.send(0, StepLayout::of(plan), batch.tokens, batch.positions, &slots)?;
+            let context = device.context.clone();
+            let ready = device.prepare(plan, 0)?;
+            let (times, moves_states) = (ready.run_timed(&context)?, ready.moves_states);
+            if moves_states {
+                batch.sequences.iter().try_for_each(|id| device.sequences.flip(*id))?;
+            }
+            Ok(times)
+        })
     }
 
     fn run_plan(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {

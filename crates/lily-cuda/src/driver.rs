@@ -122,7 +122,7 @@ impl Drop for Context {
     }
 }
 
-/// A point in a stream.
+/// A point in a stream; with [`Event::timed`] one whose time is known.
 pub(crate) struct Event(sys::CUevent);
 
 // SAFETY: the driver's API takes its handles on any thread.
@@ -130,11 +130,26 @@ unsafe impl Send for Event {}
 
 impl Event {
     pub(crate) fn new() -> Result<Self, CudaError> {
+        Self::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    pub(crate) fn timed() -> Result<Self, CudaError> {
+        Self::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn create(flags: sys::CUevent_flags) -> Result<Self, CudaError> {
         let mut event = null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: writes the handle; the context is current.
-        unsafe { cuda!(cuEventCreate(&raw mut event, flags)) }?;
+        unsafe { cuda!(cuEventCreate(&raw mut event, flags as u32)) }?;
         Ok(Event(event))
+    }
+
+    /// Seconds from an event that happened to a later one, both of [`Event::timed`]; the GPU counts half microseconds.
+    pub(crate) fn seconds_to(&self, later: &Event) -> Result<f64, CudaError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both handles live; writes a number.
+        unsafe { cuda!(cuEventElapsedTime(&raw mut milliseconds, self.0, later.0)) }?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 
     /// From now on the event is what was enqueued so far.

@@ -58,6 +58,11 @@ impl Modules {
         Modules { context: context.clone(), codes, functions: HashMap::new(), modules: Vec::new() }
     }
 
+    /// Whether the GPU can start a kernel before the one in front of it has ended: since Hopper.
+    pub(crate) fn may_start_early(&self) -> bool {
+        self.codes.capability() >= 90
+    }
+
     /// A kernel that was loaded.
     pub(crate) fn get(&self, variant: &Variant) -> Option<Function> {
         self.functions.get(&variant.id()).copied()

@@ -3,18 +3,21 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cudarc::driver::sys;
 use lily_kernels::moe::GroupTiles;
 use lily_kernels::{Activation, Dispatch, Kernel};
 use lily_model::device::{self, Place};
 use lily_model::plan::{Launch, Plan};
 use lily_model::{DeviceError, device::Memory};
 
+use crate::buffers::Bound;
 use crate::codes::Variant;
-use crate::driver::{Context, cuda};
+use crate::driver::{Context, CudaError, Event, cuda};
 use crate::graph::Graph;
 use crate::host;
 use crate::memory::bytes_of;
 use crate::modules::{Function, Modules};
+use crate::native::{self, KernelSet, Native};
 
 /// The most threadgroups along y and z.
 const MOST_GROUPS: usize = 65_535;
@@ -23,10 +26,11 @@ const MOST_GROUPS: usize = 65_535;
 struct Step {
     /// `in_proj of layer 3 (norm_matmul)`.
     name: String,
-    work: Work,
+    /// What runs one after the other.
+    works: Vec<Work>,
 }
 
-enum Work {
+pub(crate) enum Work {
     Kernel {
         function: Function,
         grid: [u32; 3],
@@ -36,6 +40,8 @@ enum Work {
         data: Vec<u64>,
         /// Where each begins, in eights of bytes.
         starts: Vec<usize>,
+        /// It waits itself for what ran before, and may start early.
+        waits: bool,
     },
     /// The host groups rows by expert.
     Group { kernel: GroupTiles, ids: Place<u64>, order: Place<u64>, tiles: Place<u64> },
@@ -61,16 +67,37 @@ pub(crate) struct Prepared {
 unsafe impl Send for Prepared {}
 
 /// The kernels of a plan that the device runs.
-pub(crate) fn variants(plan: &Plan) -> Result<Vec<Variant>, DeviceError> {
-    let of = |launch: &Launch| Ok(Variant::of(&dispatch(launch)?, plan.activation));
-    plan.launches.iter().filter(|launch| !launch.on_host).map(of).collect()
+pub(crate) fn variants(plan: &Plan, set: KernelSet, cores: usize) -> Result<Vec<Variant>, DeviceError> {
+    let mut all = Vec::new();
+    for launch in plan.launches.iter().filter(|launch| !launch.on_host) {
+        let dispatches = dispatches(&launch.kernel, plan.activation, set, cores)?.launches;
+        all.extend(dispatches.iter().map(|d| Variant::of(d, plan.activation)));
+    }
+    Ok(all)
 }
 
-fn dispatch(launch: &Launch) -> Result<Dispatch, DeviceError> {
-    launch.kernel.dispatch().ok_or_else(|| {
-        let name = launch.kernel.name();
-        DeviceError::Failed(format!("GPUs have no text of kernel {name} ({})", launch.label))
-    })
+/// The most bytes that launches of one kernel of a plan leave each other.
+pub(crate) fn scratch_bytes(plan: &Plan, set: KernelSet, cores: usize) -> Result<usize, DeviceError> {
+    let launches = plan.launches.iter().filter(|launch| !launch.on_host);
+    let mut bytes =
+        launches.map(|launch| Ok(dispatches(&launch.kernel, plan.activation, set, cores)?.scratch_bytes));
+    bytes.try_fold(0, |most, bytes: Result<usize, DeviceError>| Ok(most.max(bytes?)))
+}
+
+/// How a launch runs: by native texts where there are some for it, or by the shared one.
+pub(crate) fn dispatches(
+    kernel: &Kernel,
+    activation: Activation,
+    set: KernelSet,
+    cores: usize,
+) -> Result<Native, DeviceError> {
+    let native = match set {
+        KernelSet::Native => native::of(kernel, activation, cores),
+        KernelSet::Shared => None,
+    };
+    let shared = || kernel.dispatch().map(|d| Native { launches: vec![d], scratch_bytes: 0 });
+    let missing = || DeviceError::Failed(format!("GPUs have no text of kernel {}", kernel.name()));
+    native.or_else(shared).ok_or_else(missing)
 }
 
 fn name_of(launch: &Launch) -> String {
@@ -80,23 +107,38 @@ fn name_of(launch: &Launch) -> String {
 
 impl Prepared {
     /// Makes a plan ready whose kernels are loaded.
-    pub(crate) fn new<M: Memory<Address = u64>>(
+    pub(crate) fn new(
         plan: &Plan,
-        memory: &M,
+        (set, cores): (KernelSet, usize),
+        memory: &Bound<'_>,
         modules: &Modules,
         addresses: Vec<u64>,
         delta_layers: usize,
     ) -> Result<Self, DeviceError> {
         let step = |launch: &Launch| {
             let name = name_of(launch);
-            let work = if launch.on_host {
-                on_host(launch, memory)?
+            let works = if launch.on_host {
+                vec![on_host(launch, memory)?]
             } else {
-                kernel(&name, launch, plan.activation, memory, modules)?
+                let places = device::operands(memory, launch)?;
+                let scratch = memory.buffers.scratch.start();
+                let run = |dispatch: &Dispatch| {
+                    let one = (&launch.kernel, dispatch, plan.activation);
+                    Work::kernel(&name, one, memory, &places, scratch, modules)
+                };
+                dispatches(&launch.kernel, plan.activation, set, cores)?
+                    .launches
+                    .iter()
+                    .map(run)
+                    .collect::<Result<_, _>>()?
             };
-            Ok::<_, DeviceError>(Step { name, work })
+            Ok::<_, DeviceError>(Step { name, works })
         };
-        let steps = plan.launches.iter().map(step).collect::<Result<_, _>>()?;
+        let mut steps: Vec<Step> = plan.launches.iter().map(step).collect::<Result<_, _>>()?;
+        // Behind it everything older than the plan is done, which native texts rely on.
+        if let Some(Work::Kernel { waits, .. }) = steps.first_mut().and_then(|step| step.works.first_mut()) {
+            *waits = false;
+        }
         let moves_states = device::moves_states(plan, delta_layers)?;
         let on_host = plan.launches.iter().any(|launch| launch.on_host);
         let at = plan.launches.as_ptr();
@@ -146,39 +188,106 @@ impl Prepared {
         }
     }
 
+    /// Runs all launches one after the other and returns the seconds from the end of the one before to the end of each: its own
+    /// time and what launching costs. Waits for them.
+    pub(crate) fn run_timed(&mut self, context: &Context) -> Result<Vec<f64>, DeviceError> {
+        self.has_run = true;
+        let events: Vec<Event> = (0..=self.steps.len()).map(|_| Event::timed()).collect::<Result<_, _>>()?;
+        events[0].record(context.stream())?;
+        for (step, event) in self.steps.iter().zip(&events[1..]) {
+            step.enqueue(context)?;
+            event.record(context.stream())?;
+        }
+        context.wait()?;
+        Ok(events.windows(2).map(|pair| pair[0].seconds_to(&pair[1])).collect::<Result<_, _>>()?)
+    }
+
     fn enqueue(&self, context: &Context, one_by_one: bool) -> Result<(), DeviceError> {
         self.steps.iter().try_for_each(|step| {
-            let named = |error: String| DeviceError::Failed(format!("{}: {error}", step.name));
-            step.work.enqueue(context).map_err(|e| named(e.to_string()))?;
+            step.enqueue(context)?;
             if one_by_one {
-                context.wait().map_err(|e| named(e.to_string()))?;
+                context.wait().map_err(|e| step.failed(&e))?;
             }
             Ok(())
         })
     }
 }
 
+impl Step {
+    fn failed(&self, error: &CudaError) -> DeviceError {
+        DeviceError::Failed(format!("{}: {error}", self.name))
+    }
+
+    fn enqueue(&self, context: &Context) -> Result<(), DeviceError> {
+        self.works.iter().try_for_each(|work| work.enqueue(context)).map_err(|e| self.failed(&e))
+    }
+}
+
 impl Work {
-    fn enqueue(&self, context: &Context) -> Result<(), crate::driver::CudaError> {
+    /// A launch of a kernel that is loaded.
+    pub(crate) fn kernel<M: Memory<Address = u64>>(
+        name: &str,
+        (kernel, dispatch, activation): (&Kernel, &Dispatch, Activation),
+        memory: &M,
+        places: &[Place<u64>],
+        scratch: u64,
+        modules: &Modules,
+    ) -> Result<Work, DeviceError> {
+        let function = modules
+            .get(&Variant::of(dispatch, activation))
+            .ok_or_else(|| DeviceError::Failed(format!("the kernel of {name} is not loaded")))?;
+        let buffers = device::buffers(memory, dispatch.text, kernel.operands(), places)?;
+        let shared: usize = dispatch.threadgroup_bytes.iter().sum();
+        function.allow_shared(name, shared)?;
+        let (grid, threads) = (dispatch.grid, dispatch.threads);
+        if !can_launch(grid) {
+            return Err(DeviceError::Failed(format!(
+                "{name} has {grid:?} threadgroups; wanted 1 to {MOST_GROUPS} along y and z: lower the prefill chunk"
+            )));
+        }
+        let (data, starts) = arguments(dispatch, &buffers, scratch);
+        let words = |sizes: [usize; 3]| sizes.map(|n| n as u32);
+        Ok(Work::Kernel {
+            function,
+            grid: words(grid),
+            threads: words(threads),
+            shared: shared as u32,
+            data,
+            starts,
+            waits: native::is_native(dispatch.text) && modules.may_start_early(),
+        })
+    }
+
+    pub(crate) fn enqueue(&self, context: &Context) -> Result<(), CudaError> {
         match self {
-            Work::Kernel { function, grid, threads, shared, data, starts } => {
+            Work::Kernel { function, grid, threads, shared, data, starts, waits } => {
                 let start = |at: &usize| data[*at..].as_ptr().cast_mut().cast::<c_void>();
                 let mut arguments: Vec<*mut c_void> = starts.iter().map(start).collect();
                 let ([x, y, z], [tx, ty, tz]) = (*grid, *threads);
+                let mut early = sys::CUlaunchAttribute {
+                    id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                    pad: [0; 4],
+                    value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+                };
+                let config = sys::CUlaunchConfig {
+                    gridDimX: x,
+                    gridDimY: y,
+                    gridDimZ: z,
+                    blockDimX: tx,
+                    blockDimY: ty,
+                    blockDimZ: tz,
+                    sharedMemBytes: *shared,
+                    hStream: context.stream(),
+                    attrs: &raw mut early,
+                    numAttrs: u32::from(*waits),
+                };
                 // SAFETY: the arguments are those of the kernel, in their order and of their sizes (`kernel`); the driver copies
                 // them before it returns. Operands are bound to bytes that the plan gives them, inside of their buffers; that
                 // those are as many as the kernel touches is the plan's promise, held by its tests.
                 unsafe {
-                    cuda!(cuLaunchKernel(
+                    cuda!(cuLaunchKernelEx(
+                        &raw const config,
                         function.function,
-                        x,
-                        y,
-                        z,
-                        tx,
-                        ty,
-                        tz,
-                        *shared,
-                        context.stream(),
                         arguments.as_mut_ptr(),
                         std::ptr::null_mut(),
                     ))
@@ -196,7 +305,7 @@ impl Work {
     }
 }
 
-fn read(context: &Context, from: Place<u64>, into: &mut [u8]) -> Result<(), crate::driver::CudaError> {
+fn read(context: &Context, from: Place<u64>, into: &mut [u8]) -> Result<(), CudaError> {
     assert!(into.len() <= from.bytes);
     // SAFETY: inside of the operand (asserted); waited for before the target goes.
     unsafe {
@@ -205,7 +314,7 @@ fn read(context: &Context, from: Place<u64>, into: &mut [u8]) -> Result<(), crat
     context.wait()
 }
 
-fn write(context: &Context, to: Place<u64>, bytes: &[u8]) -> Result<(), crate::driver::CudaError> {
+fn write(context: &Context, to: Place<u64>, bytes: &[u8]) -> Result<(), CudaError> {
     assert!(bytes.len() <= to.bytes);
     // SAFETY: inside of the operand (asserted); waited for before the source goes.
     unsafe { cuda!(cuMemcpyHtoDAsync_v2(to.start, bytes.as_ptr().cast(), bytes.len(), context.stream())) }?;
@@ -222,46 +331,13 @@ fn on_host<M: Memory<Address = u64>>(launch: &Launch, memory: &M) -> Result<Work
     }
 }
 
-fn kernel<M: Memory<Address = u64>>(
-    name: &str,
-    launch: &Launch,
-    activation: Activation,
-    memory: &M,
-    modules: &Modules,
-) -> Result<Work, DeviceError> {
-    let dispatch = dispatch(launch)?;
-    let function = modules
-        .get(&Variant::of(&dispatch, activation))
-        .ok_or_else(|| DeviceError::Failed(format!("the kernel of {name} is not loaded")))?;
-    let places = device::operands(memory, launch)?;
-    let buffers = device::buffers(memory, dispatch.text, launch.kernel.operands(), &places)?;
-    let shared: usize = dispatch.threadgroup_bytes.iter().sum();
-    function.allow_shared(name, shared)?;
-    let (grid, threads) = (dispatch.grid, dispatch.threads);
-    if !can_launch(grid) {
-        return Err(DeviceError::Failed(format!(
-            "{name} has {grid:?} threadgroups; wanted 1 to {MOST_GROUPS} along y and z: lower the prefill chunk"
-        )));
-    }
-    let (data, starts) = arguments(&dispatch, &buffers);
-    let words = |sizes: [usize; 3]| sizes.map(|n| n as u32);
-    Ok(Work::Kernel {
-        function,
-        grid: words(grid),
-        threads: words(threads),
-        shared: shared as u32,
-        data,
-        starts,
-    })
-}
-
 /// Whether there are threadgroups, and no more than the hardware counts.
 fn can_launch(grid: [usize; 3]) -> bool {
     !grid.contains(&0) && grid[0] <= i32::MAX as usize && grid[1].max(grid[2]) <= MOST_GROUPS
 }
 
 /// The arguments of a unit's kernel ([`lily_kernels::cuda_unit`]), each at a multiple of eight bytes, and where each begins.
-fn arguments(dispatch: &Dispatch, buffers: &[Option<u64>]) -> (Vec<u64>, Vec<usize>) {
+fn arguments(dispatch: &Dispatch, buffers: &[Option<u64>], scratch: u64) -> (Vec<u64>, Vec<usize>) {
     let (mut data, mut starts) = (Vec::new(), Vec::new());
     let parameters = dispatch.text.parameters.iter();
     for p in parameters.clone().filter(|p| p.attribute == "buffer") {
@@ -274,7 +350,11 @@ fn arguments(dispatch: &Dispatch, buffers: &[Option<u64>]) -> (Vec<u64>, Vec<usi
             })),
         }
     }
-    for p in parameters.filter(|p| p.attribute == "TG_PARAM") {
+    if parameters.clone().any(|p| p.attribute == native::SCRATCH) {
+        starts.push(data.len());
+        data.push(scratch);
+    }
+    for p in parameters.filter(|p| p.attribute == "TG_PARAM" && !native::is_native(dispatch.text)) {
         starts.push(data.len());
         let offset: usize = dispatch.threadgroup_bytes[..p.index].iter().sum();
         data.push(offset as u64);
@@ -307,7 +387,7 @@ mod tests {
             let tail = Tail::Select { entries: 4 };
             plans.push(plan::decode(target, DecodeShape { tail, ..DecodeShape::logits(4, 256) }).unwrap());
             for launch in plans.iter().flat_map(|p| &p.launches) {
-                let dispatch = dispatch(launch).unwrap();
+                let dispatch = launch.kernel.dispatch().unwrap();
                 assert!(can_launch(dispatch.grid), "{}: {:?}", name_of(launch), dispatch.grid);
                 assert!(dispatch.threads.iter().product::<usize>() <= 1024, "{}", name_of(launch));
                 let shared: usize = dispatch.threadgroup_bytes.iter().sum();
@@ -337,7 +417,7 @@ mod tests {
         };
         let mut dispatch = Dispatch::new(&TEXT, vec![], vec![1, 2, 3], [1; 3], [32, 1, 1]);
         dispatch.threadgroup_bytes = vec![48, 16];
-        let (data, starts) = arguments(&dispatch, &[Some(77), None, Some(88)]);
+        let (data, starts) = arguments(&dispatch, &[Some(77), None, Some(88)], 5);
         assert_eq!(data, [77, 1 | 2 << 32, 3, 88, 0, 48]);
         assert_eq!(starts, [0, 1, 3, 4, 5]);
     }

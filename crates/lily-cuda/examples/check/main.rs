@@ -1,9 +1,10 @@
 //! Whole models on the GPU that is there, against the oracle: `check [--fixtures FOLDER] [--cubins FOLDER] [--json FILE]
-//! [--only WORD] [--no-graphs] [--one-by-one]`. Needs the driver and NVRTC; no Rust. Prints 'N passed, N failed' last.
+//! [--only WORD] [--kernels shared] [--no-graphs] [--one-by-one]`. Needs the driver and NVRTC; no Rust. Prints 'N passed, N failed' last.
 #![allow(clippy::unwrap_used)] // failures of checks, which are caught
 
 mod bits;
 mod goldens;
+mod native;
 mod set;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use lily_cuda::Gpu;
+use lily_cuda::{Gpu, KernelSet};
 use set::Set;
 
 /// What a check is called, and what it does: a sentence for people, or a panic.
@@ -24,7 +25,7 @@ static PANIC: Mutex<String> = Mutex::new(String::new());
 fn options() -> Result<(Set, Option<String>, Option<PathBuf>), String> {
     let mut arguments = std::env::args().skip(1);
     let (mut fixtures, mut cubins, mut json) = (PathBuf::from("tests/fixtures"), None, None);
-    let (mut only, mut graphs, mut one_by_one) = (None, true, false);
+    let (mut only, mut kernels, mut graphs, mut one_by_one) = (None, KernelSet::Native, true, false);
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{name} takes a value"));
         match name.as_str() {
@@ -32,6 +33,11 @@ fn options() -> Result<(Set, Option<String>, Option<PathBuf>), String> {
             "--cubins" => cubins = Some(PathBuf::from(value()?)),
             "--json" => json = Some(PathBuf::from(value()?)),
             "--only" => only = Some(value()?),
+            "--kernels" => match value()?.as_str() {
+                "native" => kernels = KernelSet::Native,
+                "shared" => kernels = KernelSet::Shared,
+                other => return Err(format!("--kernels {other}: wanted native or shared")),
+            },
             "--no-graphs" => graphs = false,
             "--one-by-one" => one_by_one = true,
             _ => return Err(format!("{name} is not known: see the head of examples/check/main.rs")),
@@ -43,7 +49,7 @@ fn options() -> Result<(Set, Option<String>, Option<PathBuf>), String> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     let toolkits: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(folder).collect();
     let gpu = Gpu::open(0, &toolkits).map_err(|missing| missing.to_string())?;
-    Ok((Set { gpu, fixtures, cubins, graphs, one_by_one }, only, json))
+    Ok((Set { gpu, fixtures, cubins, kernels, graphs, one_by_one }, only, json))
 }
 
 fn run() -> Result<(usize, usize), String> {
@@ -57,7 +63,7 @@ fn run() -> Result<(usize, usize), String> {
         let place = panic.location().map_or(String::new(), |l| format!("{}:{}: ", l.file(), l.line()));
         *PANIC.lock().unwrap() = format!("{place}{text}");
     }));
-    let checks = goldens::all().into_iter().chain(bits::all());
+    let checks = goldens::all().into_iter().chain(bits::all()).chain(native::all());
     let (mut passed, mut failed, mut results) = (0, 0, Vec::new());
     for (name, check) in checks.filter(|(name, _)| only.as_ref().is_none_or(|word| name.contains(word))) {
         let began = Instant::now();
@@ -75,7 +81,7 @@ fn run() -> Result<(usize, usize), String> {
     }
     if let Some(file) = json {
         let report = serde_json::json!({
-            "device": set.gpu.describe(), "graphs": set.graphs, "one_by_one": set.one_by_one,
+            "device": set.gpu.describe(), "kernels": format!("{:?}", set.kernels), "graphs": set.graphs, "one_by_one": set.one_by_one,
             "passed": passed, "failed": failed, "checks": results,
         });
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lily_cuda::{CudaDevice, CudaOptions, Gpu};
+use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet};
 use lily_model::plan::{Activation, Profile};
 use lily_model::testing::{Spec, model_in_memory};
 use lily_model::{Model, Runner, RunnerOptions};
@@ -13,6 +13,7 @@ pub(crate) struct Set {
     pub(crate) gpu: Gpu,
     pub(crate) fixtures: PathBuf,
     pub(crate) cubins: Option<PathBuf>,
+    pub(crate) kernels: KernelSet,
     pub(crate) graphs: bool,
     pub(crate) one_by_one: bool,
 }
@@ -34,6 +35,7 @@ impl Set {
         graphs: bool,
     ) -> CudaDevice {
         let options = CudaOptions {
+            kernels: self.kernels,
             graphs,
             one_by_one: self.one_by_one,
             cubins: self.cubins.clone(),

@@ -26,7 +26,8 @@ pub use cache_write::CacheWrite;
 pub use head_norm::HeadNorm;
 pub use prep::AttentionPrep;
 pub use rope::Rope;
-pub(crate) use rope::{frequency, ratio, turn};
+pub use rope::ratio;
+pub(crate) use rope::{frequency, turn};
 pub use split_query::SplitQuery;
 
 /// Tokens of a page of the cache of keys and values.

@@ -10,7 +10,7 @@ pub(crate) fn frequency(theta: f64, rotary_dim: usize, j: usize) -> f32 {
 }
 
 /// theta^(-2 / rotary_dim), the ratio between neighbouring frequencies, as the sum of two f32: what texts make frequencies of.
-pub(crate) fn ratio(theta: f64, rotary_dim: usize) -> (f32, f32) {
+pub fn ratio(theta: f64, rotary_dim: usize) -> (f32, f32) {
     let ratio = if rotary_dim == 0 { 1.0 } else { theta.powf(-2.0 / rotary_dim as f64) };
     (ratio as f32, (ratio - f64::from(ratio as f32)) as f32)
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStr, Resettable};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{BenchFlags, BenchOutput, Fill};
 pub(crate) use eval::EvalFlags;
@@ -111,6 +111,18 @@ pub(crate) struct ModelFlags {
     /// Instruction set of the CPU device, for comparisons [default: the best that this processor has].
     #[arg(long, env = "LILY_ISA", value_name = "SET", value_parser = values::isa)]
     pub(crate) isa: Option<lily_cpu::Isa>,
+    /// Kernels of an NVIDIA GPU, for comparisons: native (its own where they win, the default), or shared (the texts of all GPUs).
+    #[arg(long, env = "LILY_KERNELS", value_enum)]
+    pub(crate) kernels: Option<Kernels>,
+}
+
+/// Which kernels a GPU runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kernels {
+    /// The GPU's own where they win.
+    Native,
+    /// The texts that all GPUs share.
+    Shared,
 }
 
 /// Room for tokens and state.

@@ -89,8 +89,14 @@ const APART: f32 = 1e-4;
 
 /// Runs a few tokens of the demo model both ways and compares.
 fn try_device(device: Device) -> Result<String> {
-    let flags =
-        ModelFlags { model: None, device, threads: None, isa: None, precision: Some(Precision::Exact) };
+    let flags = ModelFlags {
+        model: None,
+        device,
+        threads: None,
+        isa: None,
+        kernels: None,
+        precision: Some(Precision::Exact),
+    };
     let (model, _) = setup::load_weights(None)?;
     let model = std::sync::Arc::new(model);
     let options = RunnerOptions { context: 64, max_chunk: 16, max_decode_rows: 1 };

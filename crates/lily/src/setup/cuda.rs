@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use lily_cuda::{CudaDevice, CudaOptions, Gpu, Missing, Progress};
+use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet, Missing, Progress};
 use lily_model::device::Device;
 use lily_model::plan::Profile;
 use lily_model::{Model, Weights};
@@ -49,12 +49,14 @@ pub(super) fn fits(gpu: &str, weights: usize, available: usize) -> Result<()> {
 /// A model on a GPU.
 pub(super) fn device(
     gpu: &Gpu,
+    kernels: KernelSet,
     profile: &Profile,
     model: &Arc<Model>,
     state_bytes: usize,
 ) -> Result<(Weights, Box<dyn Device>)> {
     let bar = Bar::default();
     let options = CudaOptions {
+        kernels,
         cubins: cubins(|name| std::env::var_os(name)),
         watch: Some(Arc::new(move |progress| bar.show(progress))),
         ..CudaOptions::new(profile.clone(), state_bytes)

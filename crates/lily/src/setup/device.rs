@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use lily_cpu::{CpuDevice, CpuOptions, Isa};
-use lily_cuda::{Gpu, Missing};
+use lily_cuda::{Gpu, KernelSet, Missing};
 use lily_model::device::Device;
 use lily_model::plan::{Activation, Profile};
 use lily_model::{Model, Runner, RunnerOptions, Weights};
@@ -43,6 +43,7 @@ pub(crate) struct Chosen {
     pub(crate) available: usize,
     threads: Option<usize>,
     isa: Option<Isa>,
+    kernels: KernelSet,
     /// Why it is not a GPU.
     fallback: Option<Fallback>,
 }
@@ -81,17 +82,21 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
         flags.isa.is_none() || matches!(flags.device, cli::Device::Auto | cli::Device::Cpu),
         "--isa is the CPU's; wanted with it: --device cpu"
     );
+    ensure!(
+        flags.kernels.is_none() || matches!(flags.device, cli::Device::Auto | cli::Device::Cuda(_)),
+        "--kernels is an NVIDIA GPU's; wanted with it: --device cuda"
+    );
     match flags.device {
         cli::Device::Cpu => Chosen::cpu(flags, threads),
         cli::Device::Auto if flags.isa.is_some() => Chosen::cpu(flags, threads),
         cli::Device::Emu => Chosen::emulator(flags.precision, threads),
         cli::Device::Cuda(number) => {
             let gpu = cuda::open(number.into()).with_context(|| format!("--device cuda:{number}"))?;
-            Chosen::cuda(gpu, flags.precision)
+            Chosen::cuda(gpu, flags.precision, flags.kernels)
         }
         cli::Device::Auto => {
             let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-            match automatic(flags.precision, weights) {
+            match automatic(flags, weights) {
                 Ok(chosen) => Ok(chosen),
                 Err(reason) => {
                     let fallback = Some(Fallback::new(&reason));
@@ -103,9 +108,9 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
 }
 
 /// The first GPU, if nothing speaks against it.
-fn automatic(precision: Option<Precision>, weights: usize) -> Result<Chosen> {
-    ensure!(precision != Some(Precision::Fast), "--precision fast is the CPU's");
-    let chosen = Chosen::cuda(cuda::open(0)?, precision)?;
+fn automatic(flags: &ModelFlags, weights: usize) -> Result<Chosen> {
+    ensure!(flags.precision != Some(Precision::Fast), "--precision fast is the CPU's");
+    let chosen = Chosen::cuda(cuda::open(0)?, flags.precision, flags.kernels)?;
     let Kind::Cuda(gpu) = &chosen.kind else { bail!("the device is no GPU") };
     cuda::fits(&gpu.found().name, weights, chosen.available)?;
     Ok(chosen)
@@ -128,6 +133,7 @@ impl Chosen {
             available: machine().0,
             threads,
             isa: flags.isa,
+            kernels: KernelSet::Native,
             fallback: None,
         })
     }
@@ -143,11 +149,12 @@ impl Chosen {
             available: machine().0,
             threads,
             isa: None,
+            kernels: KernelSet::Native,
             fallback: None,
         })
     }
 
-    fn cuda(gpu: Gpu, precision: Option<Precision>) -> Result<Self> {
+    fn cuda(gpu: Gpu, precision: Option<Precision>, kernels: Option<cli::Kernels>) -> Result<Self> {
         let precision = precision.unwrap_or(Precision::Bf16);
         let profile = gpu.profile().with_activation(activation("a GPU", precision)?);
         let available = gpu.memory()?.0;
@@ -160,6 +167,10 @@ impl Chosen {
             available,
             threads: None,
             isa: None,
+            kernels: match kernels {
+                Some(cli::Kernels::Shared) => KernelSet::Shared,
+                Some(cli::Kernels::Native) | None => KernelSet::Native,
+            },
             fallback: None,
         })
     }
@@ -199,7 +210,7 @@ impl Chosen {
                 (model.weights.clone(), Box::new(device.context("the CPU device")?))
             }
             Kind::Emu => self.emulated(model, state_bytes)?,
-            Kind::Cuda(gpu) => cuda::device(gpu, &self.profile, model, state_bytes)?,
+            Kind::Cuda(gpu) => cuda::device(gpu, self.kernels, &self.profile, model, state_bytes)?,
         };
         Ok(Runner::new(model.geometry.clone(), weights, device, options))
     }

@@ -1,0 +1,145 @@
+//! Attention of a decode step: attend_step.cu and attend_combine.cu.
+
+use lily_kernels::attention::{AttendCombine, AttendStep, AttendStepBlocks, AttentionPrep, ratio};
+use lily_kernels::{Dispatch, PlainType, Text};
+
+use super::{Native, SCRATCH_PARAMETER, buffer, by_value};
+
+/// What these texts are for: heads of 256, eight of them to a KV head.
+const WIDTH: usize = 256;
+const HEADS: usize = 8;
+/// Keys of a block where a step is one launch of the plan: those of plans in blocks (`Profile::attention_block`), so that a sequence's bits
+/// do not depend on which way its step runs.
+const BLOCK: usize = 512;
+/// Bytes of `Shared` in attend_step.cu.
+const SHARED: usize =
+    8 * 2 * 32 * 16 + 4 * (HEADS * WIDTH + WIDTH + WIDTH + 2 * 8 * HEADS + 8 * HEADS * WIDTH);
+
+macro_rules! text {
+    ($static:ident, $name:literal, $file:literal, $way:literal, [$($parameter:expr),* $(,)?]) => {
+        static $static: Text = Text {
+            name: $name,
+            path: concat!("src/native/", $file),
+            source: concat!(include_str!($way), include_str!($file)),
+            parameters: &[$($parameter),*],
+            constants: &[],
+        };
+    };
+}
+
+text!(
+    STEP,
+    "attend_step_native",
+    "attend_step.cu",
+    "whole.cuh",
+    [
+        buffer("qg", 0),
+        buffer("k", 1),
+        buffer("v", 2),
+        buffer("q_norm", 3),
+        buffer("k_norm", 4),
+        buffer("positions", 5),
+        buffer("out", 6),
+        buffer("keys", 7),
+        buffer("values", 8),
+        buffer("slots", 9),
+        by_value(10),
+        SCRATCH_PARAMETER,
+    ]
+);
+text!(
+    STEP_COMBINE,
+    "attend_step_combine_native",
+    "attend_combine.cu",
+    "whole.cuh",
+    [
+        buffer("qg", 0),
+        buffer("k", 1),
+        buffer("v", 2),
+        buffer("q_norm", 3),
+        buffer("k_norm", 4),
+        buffer("positions", 5),
+        buffer("out", 6),
+        buffer("keys", 7),
+        buffer("values", 8),
+        buffer("slots", 9),
+        by_value(10),
+        SCRATCH_PARAMETER,
+    ]
+);
+text!(
+    BLOCKS,
+    "attend_step_blocks_native",
+    "attend_step.cu",
+    "blocks.cuh",
+    [
+        buffer("qg", 0),
+        buffer("k", 1),
+        buffer("v", 2),
+        buffer("q_norm", 3),
+        buffer("k_norm", 4),
+        buffer("positions", 5),
+        buffer("partial", 6),
+        buffer("keys", 7),
+        buffer("values", 8),
+        buffer("slots", 9),
+        by_value(10),
+    ]
+);
+text!(
+    COMBINE,
+    "attend_combine_native",
+    "attend_combine.cu",
+    "blocks.cuh",
+    [buffer("partial", 0), buffer("qg", 1), buffer("positions", 2), buffer("out", 3), by_value(4),]
+);
+
+fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize) -> Option<Dispatch> {
+    let s = &prep.shape;
+    if (s.rows, s.head_dim, s.query_heads) != (1, WIDTH, HEADS * s.kv_heads) {
+        return None;
+    }
+    let is_f32 = |kind| u32::from(kind == PlainType::F32);
+    let (blocks, (high, low)) = (s.context.div_ceil(block), ratio(prep.rope_theta, prep.rotary_dim));
+    let scale = (std::f64::consts::LOG2_E / (WIDTH as f64).sqrt()) as f32;
+    let sizes = [s.kv_heads, block, blocks, prep.rotary_dim / 2].map(|n| n as u32);
+    let params = sizes.into_iter().chain([high, low, prep.eps, scale].map(f32::to_bits)).collect();
+    let constants = vec![is_f32(prep.q_norm), is_f32(prep.k_norm)];
+    let mut dispatch = Dispatch::new(text, constants, params, [blocks, s.kv_heads, s.slots], [256, 1, 1]);
+    dispatch.threadgroup_bytes = vec![SHARED];
+    Some(dispatch)
+}
+
+fn combine_of(
+    text: &'static Text,
+    query_heads: usize,
+    rows: usize,
+    context: usize,
+    block: usize,
+) -> Dispatch {
+    let params = [query_heads, block, context.div_ceil(block)].map(|n| n as u32).into();
+    Dispatch::new(text, vec![], params, [rows * query_heads, WIDTH / 32, 1], [256, 1, 1])
+}
+
+/// A step over a short cache, whose blocks meet in scratch memory.
+pub(super) fn step(k: &AttendStep) -> Option<Native> {
+    let s = &k.prep.shape;
+    if s.context > BLOCK {
+        return None;
+    }
+    let step = step_of(&STEP, &k.prep, BLOCK)?;
+    let combine = combine_of(&STEP_COMBINE, s.query_heads, s.slots, s.context, BLOCK);
+    let scratch = 4 * s.slots * s.query_heads * s.context.div_ceil(BLOCK) * (WIDTH + 2);
+    Some(Native { launches: vec![step, combine], scratch_bytes: scratch })
+}
+
+/// Blocks of a step over a long cache.
+pub(super) fn blocks(k: &AttendStepBlocks) -> Option<Dispatch> {
+    step_of(&BLOCKS, &k.prep, k.block)
+}
+
+/// Their sum.
+pub(super) fn combine(k: &AttendCombine) -> Option<Dispatch> {
+    let s = &k.shape;
+    (s.head_dim == WIDTH).then(|| combine_of(&COMBINE, s.query_heads, s.slots * s.rows, s.context, k.block))
+}

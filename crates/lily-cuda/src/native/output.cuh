@@ -1,0 +1,20 @@
+// Where a product goes (msl/output.h): OUT is a constant of the text.
+struct PartOutput {
+    void* out;
+    u32 rows, outputs, width0, width1, width2;
+    __device__ void store(u32 r, u32 o, float v) const {
+        u32 start = 0, width = width0;
+        if (o >= width0) {
+            start = width0; width = width1;
+            if (o >= start + width) {
+                start += width; width = width2;
+                if (o >= start + width) { start += width; width = outputs - start; }
+            }
+        }
+        const u64 at = (u64)rows * start + (u64)r * width + (o - start);
+        if constexpr (OUT == 0) ((ACT*)out)[at] = act_of(v);
+        else if constexpr (OUT == 3) ((FINE*)out)[at] = fine_of(v);
+        else if constexpr (OUT == 1) ((float*)out)[at] = v;
+        else ((float*)out)[at] += v;
+    }
+};
