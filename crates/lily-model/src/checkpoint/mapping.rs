@@ -75,6 +75,21 @@ impl FileBytes {
         }
     }
 
+    /// Gives the pages of a part of the bytes back, where they are those of a file: who reads them again reads the file again.
+    ///
+    /// # Panics
+    /// With a range that is not inside.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        #[cfg(unix)]
+        if let FileBytes::Mapped(map) = self {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the map is of a file and never written, so a page that was dropped comes back with the same bytes. Where the
+            // advice fails, nothing is lost.
+            let _ = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
+        }
+    }
+
     /// Has a part of the bytes in memory, and its pages mapped.
     ///
     /// # Panics

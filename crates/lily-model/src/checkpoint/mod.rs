@@ -199,6 +199,17 @@ impl Checkpoint {
         self.files[info.file].bytes.read(info.range.start + start, into);
     }
 
+    /// Gives the memory of some bytes of a tensor back, where they can be read from the file again.
+    ///
+    /// # Panics
+    /// With an id of another checkpoint, or a range that is not inside of the tensor.
+    pub fn release(&self, id: TensorId, range: std::ops::Range<usize>) {
+        let info = self.info(id);
+        assert!(range.end <= info.range.len(), "{}", info.name);
+        let (start, end) = (info.range.start + range.start, info.range.start + range.end);
+        self.files[info.file].bytes.release(start..end);
+    }
+
     /// Path (or name, in memory) and bytes of each file; of a random model its name and all of it.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         let whole = self.is_made().then(|| (self.listing.as_str(), self.total_bytes()));

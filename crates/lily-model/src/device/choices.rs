@@ -1,6 +1,6 @@
 //! How the tokens of steps that hand them over are chosen.
 
-use lily_kernels::select::Request;
+use lily_kernels::select::{NOT_FINITE, Request};
 
 use crate::DeviceError;
 use crate::device::Batch;
@@ -41,5 +41,34 @@ impl Choices {
             && self.mask.len() == entries * vocab.div_ceil(32)
             && batch.positions.iter().all(|p| *p as usize + count <= plan.context);
         if fits { Ok(()) } else { wrong("requests or positions do not fit the plan") }
+    }
+}
+
+/// How many steps moved the state of a row that chose these tokens: all up to the one behind which it was done.
+pub fn moves(chosen: impl Iterator<Item = u32>, ends: &[u32]) -> usize {
+    let mut moves = 0;
+    for token in chosen {
+        moves += 1;
+        if token >= NOT_FINITE || ends.contains(&token) {
+            break;
+        }
+    }
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::select::NONE_LEFT;
+
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_done_does_not_move() {
+        let moved = |chosen: &[u32], ends: &[u32]| moves(chosen.iter().copied(), ends);
+        assert_eq!(moved(&[5, 6, 7], &[]), 3);
+        assert_eq!(moved(&[5, 6, NONE_LEFT, NONE_LEFT], &[6]), 2);
+        assert_eq!(moved(&[5, NONE_LEFT, NONE_LEFT], &[]), 2);
+        assert_eq!(moved(&[NOT_FINITE, NONE_LEFT], &[]), 1);
+        assert_eq!(moved(&[], &[]), 0);
     }
 }

@@ -2,18 +2,27 @@
 
 mod bind;
 mod choices;
+mod group;
+mod layout;
 mod made_up;
+mod progress;
 mod sequences;
+mod step;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::plan::{Buffer, Launch, Plan, Profile};
 use crate::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
 
 pub use bind::{Memory, Place, buffers, operands};
-pub use choices::Choices;
+pub use choices::{Choices, moves};
+pub use group::group;
+pub use layout::{Layout, Piece, Spot};
 pub use made_up::MadeUp;
+pub use progress::{Progress, Watch};
 pub use sequences::{LayerPools, Pool, Sequences};
+pub use step::StepLayout;
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
 pub trait TensorSource: Send + Sync {
@@ -29,6 +38,9 @@ pub trait TensorSource: Send + Sync {
     fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
         into.copy_from_slice(&self.bytes(tensor)[start..start + into.len()]);
     }
+
+    /// Nobody will read these bytes again soon: the memory that holds them may be had for something else.
+    fn release(&self, _tensor: TensorId, _range: Range<usize>) {}
 }
 
 impl TensorSource for Model {
@@ -42,6 +54,10 @@ impl TensorSource for Model {
 
     fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
         self.checkpoint.read(tensor, start, into);
+    }
+
+    fn release(&self, tensor: TensorId, range: Range<usize>) {
+        self.checkpoint.release(tensor, range);
     }
 }
 

@@ -4,6 +4,7 @@
 //! MLX's quantizer writes them, and DeltaNet decays run from short to long memory. The same [`Spec`] gives the same
 //! bytes on one machine. What they make is known from a forward pass in f64 that has no plan.
 
+pub mod checks;
 mod files;
 pub mod mutate;
 pub mod oracle;

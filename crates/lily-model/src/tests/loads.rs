@@ -104,3 +104,32 @@ fn the_demo_opens_from_disk_and_from_memory() {
         assert_eq!(on_disk.checkpoint.bytes(id), in_memory.checkpoint.bytes(id));
     }
 }
+
+/// Bytes that were given back are read from the file again; on Linux it shows that they had left this process's memory.
+#[test]
+fn bytes_that_are_given_back_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(demo()).unwrap().map(|f| f.unwrap()) {
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let model = Model::open(folder.path()).unwrap();
+    let largest = model.checkpoint.tensors().max_by_key(|(_, info)| info.range.len()).unwrap().0;
+    let resident = || {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let ours = maps.lines().skip_while(|l| !l.contains(&*folder.path().to_string_lossy()));
+        let rss = ours.into_iter().find_map(|l| l.strip_prefix("Rss:"));
+        rss.map_or(0, |rss| rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10)
+    };
+    let before = model.checkpoint.bytes(largest).to_vec();
+    let held = resident();
+    model.checkpoint.release(largest, 0..before.len());
+    if cfg!(target_os = "linux") {
+        let left = resident();
+        assert!(
+            held >= before.len() && left + before.len() <= held + (16 << 10),
+            "{held} bytes, then {left}"
+        );
+    }
+    model.checkpoint.release(largest, 1..2);
+    assert!(model.checkpoint.bytes(largest) == before);
+}
