@@ -18,6 +18,7 @@ pub mod delta;
 mod emulator_unit;
 mod format;
 mod kernel;
+mod metal_unit;
 pub mod moe;
 pub mod norm;
 mod operand;
@@ -33,6 +34,7 @@ pub use cuda_unit::{CUDA_HEADERS, CUDA_OPTIONS, cuda_symbol, cuda_unit};
 pub use emulator_unit::{emulator_symbol, emulator_unit};
 pub use format::{PlainType, QuantFormat, bf16_bits, bf16_to_f32};
 pub use kernel::{Contract, Kernel};
+pub use metal_unit::{WordKind, metal_unit, word_kind};
 pub use operand::{Access, Element, Operand, Traffic};
 pub use text::{Dispatch, SLOT_WORDS, SLOTS, Text, TextParameter};
 

@@ -26,6 +26,7 @@ const WALLS: &[(&str, &[&str])] = &[
     ("lily-emu", &["lily-kernels", "lily-model"]),
     ("lily-engine", &["lily-model", "lily-protocol"]),
     ("lily-kernels", &[]),
+    ("lily-metal", &["lily-kernels", "lily-model"]),
     ("lily-model", &["lily-kernels"]),
     ("lily-protocol", &[]),
     ("lily-scripted", &["lily-protocol", "lily-server", "lily-text"]),
@@ -34,7 +35,7 @@ const WALLS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may hold `unsafe` code: devices anywhere, the model in its memory map only.
-const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-cuda", "lily-emu", "lily-model"];
+const MAY_BE_UNSAFE: &[&str] = &["lily-cpu", "lily-cuda", "lily-emu", "lily-metal", "lily-model"];
 
 /// Libraries of text, of tensors and of HTTP, which give a wall away where they do not belong.
 const FOREIGN: &[(&str, &[&str])] = &[
@@ -45,6 +46,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("lily-kernels", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-cpu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-cuda", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
+    ("lily-metal", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
     ("lily-emu", &["tokenizers", "minijinja", "axum", "tokio", "memmap2"]),
 ];
 

@@ -1,0 +1,35 @@
+//! The Metal device: executes plans on an Apple GPU through the texts of the kernels, which the system's own compiler takes as they
+//! are.
+//!
+//! Behind one narrow place ([`gpu::Gpu`]) stands Metal, on macOS only; everything that is decided is decided in front of it and
+//! tested with a GPU that records what it is told (`fake`, feature `testing`). **Nothing here has run on a Mac yet.**
+//!
+//! A plan is written down as concurrent dispatches with a barrier before each stage, in submissions of at most half a second as
+//! estimated, of which at most two are on their way. Two inputs of a step take turns, so that one is written while the other is read.
+//!
+//! Submissions fail by themselves and later: then what they wrote is spoiled, each use of it is an error, and all else goes on.
+
+#[cfg(target_os = "macos")]
+pub mod apple;
+mod buffers;
+mod device;
+mod estimate;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+pub mod gpu;
+mod hand_over;
+mod load;
+mod memory;
+mod pipelines;
+mod pool;
+mod prepared;
+mod probe;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use device::{MetalDevice, MetalOptions, Trace};
+pub use estimate::prefill_chunk;
+pub use pipelines::Dialect;
+pub use probe::dialect;
+pub use queue::MOST_IN_FLIGHT;
