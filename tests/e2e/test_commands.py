@@ -325,6 +325,41 @@ def test_bench_refuses_by_its_flags(lily):
         assert done.returncode == 2 and wanted in done.stderr, done.stderr
 
 
+def test_bench_goes_on_where_it_was_stopped(lily, lily_bin, tmp_path):
+    out, model = tmp_path / "runs" / "new", tmp_path / "model"
+    assert lily("synth", *SMALL[:-1], 1100, "--out", model).returncode == 0
+    sweep = ["bench", "--model", model, "--sweep", "lengths", "--gen", 4, "--repeat", 1, "--threads", 1, "--out", out, "--device", "cpu"]
+    process = subprocess.Popen([lily_bin, *map(str, sweep)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    points = out / "points.jsonl"
+    deadline = time.monotonic() + 60
+    while not (points.exists() and points.read_text().count("\n") >= 2) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()   # as a machine that is taken away
+    process.communicate()
+    kept = points.read_text().count("\n")
+    done = lily(*sweep, "-o", "csv", timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "were measured before" in done.stderr and "left out: 2048 tokens and more: the model takes at most 1100" in done.stderr
+    lines = [json.loads(line) for line in points.read_text().splitlines()]
+    assert 2 <= kept <= len(lines) == 6 and len(done.stdout.splitlines()) == 7
+    assert {line["commit"] for line in lines} == {lines[0]["commit"]} and lines[0]["fill"] == "synthetic"
+    assert [line["context"] for line in lines if line["phase"] == "decode"] == [256, 512, 1024]
+    assert all(line["floor_tok_s"] > 0 and line["process_peak_bytes"] > 1e6 for line in lines)
+    again = lily(*sweep, "-o", "csv")
+    assert "6 of 6 were measured before" in again.stderr and [l.split(",")[:2] for l in again.stdout.splitlines()] == [l.split(",")[:2] for l in done.stdout.splitlines()]
+    points.write_text("nonsense\n" + points.read_text())
+    assert "line 1, is no figure" in lily(*sweep).stderr
+
+
+def test_bench_says_what_cannot_be_ablated_or_routed(lily):
+    done = lily("bench", "--ablate", "gqa-pack", "--device", "cpu")
+    assert done.returncode == 1 and "cuda and emu" in done.stderr
+    done = lily("bench", "--routing", "skewed", "--device", "cpu")
+    assert done.returncode == 1 and "synth:PRESET" in done.stderr
+    done = lily("bench", "--sweep", "widths")
+    assert done.returncode == 2 and "lengths" in done.stderr
+
+
 def test_ctrl_c_ends_a_measurement(lily_bin):
     process = subprocess.Popen([lily_bin, "bench", "--repeat", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)

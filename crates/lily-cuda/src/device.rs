@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lily_model::device::{Batch, Device, Room, Sequences, StatePart, TensorSource};
-use lily_model::plan::{Phase, Plan, Profile, Tail, Target, check_limits};
+use lily_model::plan::{Phase, Plan, Profile, Switches, Tail, Target, check_limits};
 use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, SnapshotId, Weights};
 
 use crate::buffers::{Bound, Buffers, StepLayout};
@@ -81,6 +81,7 @@ impl CudaOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PlanKey {
     phase: Phase,
+    switches: Switches,
     slots: usize,
     rows: usize,
     context: usize,
@@ -92,8 +93,8 @@ pub(crate) struct PlanKey {
 
 impl PlanKey {
     pub(crate) fn new(plan: &Plan, step: usize) -> Self {
-        let Plan { phase, slots, rows, context, logit_rows, tail, .. } = *plan;
-        PlanKey { phase, slots, rows, context, logit_rows, tail, step }
+        let Plan { phase, switches, slots, rows, context, logit_rows, tail, .. } = *plan;
+        PlanKey { phase, switches, slots, rows, context, logit_rows, tail, step }
     }
 }
 

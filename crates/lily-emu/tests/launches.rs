@@ -10,7 +10,7 @@ use lily_kernels::norm::RmsNorm;
 use lily_kernels::random::Random;
 use lily_kernels::{Activation, PlainType};
 use lily_model::device::{Batch, Device, TensorSource};
-use lily_model::plan::{Buffer, Launch, Phase, Plan, Profile, Tail, View, stages};
+use lily_model::plan::{Buffer, Launch, Phase, Plan, Profile, Switches, Tail, View, stages};
 use lily_model::testing::Spec;
 use lily_model::{DeviceError, Packing, TensorId};
 
@@ -64,6 +64,7 @@ fn plan(activation: Activation, launches: Vec<Launch>, stages: Vec<Range<usize>>
     Plan {
         phase: Phase::Prefill,
         activation,
+        switches: Switches::ALL,
         slots: 1,
         rows: 1,
         context: 64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::device::{Batch, Device, Room, StatePart};
-use crate::plan::{self, DecodeShape, Plan, Profile, Target};
+use crate::plan::{self, DecodeShape, Plan, Profile, Switches, Target};
 use crate::{DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights};
 
 /// Contexts are rounded up to a power of two of at least this many tokens, so that a plan serves many steps.
@@ -38,8 +38,8 @@ pub struct Runner<D> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PlanKey {
-    Prefill { rows: usize, context: usize, logits: LogitRows },
-    Decode { slots: usize, context: usize },
+    Prefill { rows: usize, context: usize, logits: LogitRows, switches: Switches },
+    Decode { slots: usize, context: usize, switches: Switches },
 }
 
 impl<D: Device> Runner<D> {
@@ -55,6 +55,12 @@ impl<D: Device> Runner<D> {
         &self.device
     }
 
+    /// The mechanisms that plans are built with from now on, in place of the device's own: to measure what one is worth.
+    /// Sequences and snapshots stay, since states and caches look the same with any.
+    pub fn use_switches(&mut self, switches: Switches) {
+        self.profile.switches = switches;
+    }
+
     /// A copy of a part of a sequence's recurrent state.
     pub fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {
         self.device.state(sequence, part)
@@ -66,8 +72,10 @@ impl<D: Device> Runner<D> {
         }
         let target = Target { geometry: &self.geometry, weights: &self.weights, profile: &self.profile };
         let plan = match key {
-            PlanKey::Prefill { rows, context, logits } => plan::prefill(target, rows, context, logits),
-            PlanKey::Decode { slots, context } => plan::decode(target, DecodeShape::logits(slots, context)),
+            PlanKey::Prefill { rows, context, logits, .. } => plan::prefill(target, rows, context, logits),
+            PlanKey::Decode { slots, context, .. } => {
+                plan::decode(target, DecodeShape::logits(slots, context))
+            }
         };
         let plan = Arc::new(plan.map_err(|e| DeviceError::Failed(e.to_string()))?);
         if self.plans.len() >= PLANS_KEPT {
@@ -203,7 +211,8 @@ impl<D: Device> Forward for Runner<D> {
         self.check_tokens(tokens)?;
         let length = self.reserve(&[sequence], tokens.len())?[0];
         let context = self.bucket(length + tokens.len());
-        let plan = self.plan(PlanKey::Prefill { rows: tokens.len(), context, logits })?;
+        let switches = self.profile.switches;
+        let plan = self.plan(PlanKey::Prefill { rows: tokens.len(), context, logits, switches })?;
         let positions: Vec<u32> = (length..length + tokens.len()).map(|p| p as u32).collect();
         self.device.run(&plan, &Batch { sequences: &[sequence], tokens, positions: &positions })?;
         self.lengths.insert(sequence, length + tokens.len());
@@ -223,7 +232,8 @@ impl<D: Device> Forward for Runner<D> {
         self.check_tokens(&tokens)?;
         let positions: Vec<u32> = self.reserve(&sequences, 1)?.into_iter().map(|p| p as u32).collect();
         let longest = positions.iter().max().map_or(0, |p| *p as usize);
-        let plan = self.plan(PlanKey::Decode { slots: rows.len(), context: self.bucket(longest + 1) })?;
+        let (context, switches) = (self.bucket(longest + 1), self.profile.switches);
+        let plan = self.plan(PlanKey::Decode { slots: rows.len(), context, switches })?;
         self.device.run(&plan, &Batch { sequences: &sequences, tokens: &tokens, positions: &positions })?;
         for (sequence, position) in sequences.iter().zip(&positions) {
             self.lengths.insert(*sequence, *position as usize + 1);

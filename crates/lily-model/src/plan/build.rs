@@ -184,6 +184,7 @@ impl<'a> Builder<'a> {
         Ok(Plan {
             phase: self.phase,
             activation: self.profile.activation,
+            switches: self.profile.switches,
             slots: self.slots,
             rows: self.rows,
             context: self.context,

@@ -157,6 +157,8 @@ pub struct Plan {
     pub phase: Phase,
     /// What activations are stored as.
     pub activation: Activation,
+    /// The mechanisms it was built with.
+    pub switches: Switches,
     /// Sequences.
     pub slots: usize,
     /// Tokens of each sequence.

@@ -33,8 +33,31 @@ pub enum Contents {
     Bits,
     /// Elements of two bytes (bf16).
     Bf16(Arc<[u16]>),
+    /// Elements of two bytes (bf16), four times as large in some rows.
+    Bf16Rows(Arc<[u16]>, HotRows),
     /// Elements of four bytes.
     F32(Arc<[f32]>),
+}
+
+/// Rows whose elements are four times as large: of those of `width` elements, each with `row mod every == first`. Exact, since it
+/// adds 2 to an exponent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotRows {
+    /// Elements of a row.
+    pub width: usize,
+    /// A row of so many is one.
+    pub every: usize,
+    /// The first.
+    pub first: usize,
+}
+
+impl HotRows {
+    /// An element of bf16 as it is at this position.
+    fn of(self, element: u64, bits: u16) -> u16 {
+        let row = (element / self.width as u64) % self.every as u64;
+        // A zero, of either sign, stays one.
+        if row == self.first as u64 && bits & 0x7fff != 0 { bits + (2 << 7) } else { bits }
+    }
 }
 
 impl Contents {
@@ -42,17 +65,24 @@ impl Contents {
     pub(super) fn fill(&self, key: u64, offset: u64, out: &mut [u8]) {
         let part = |draw: u64, i: usize| (draw >> (16 * i)) as u16 as usize;
         match self {
-            Contents::Bits => fill(key, offset, out, u64::to_le_bytes),
+            Contents::Bits => fill(key, offset, out, |_, draw| draw.to_le_bytes()),
             Contents::Bf16(table) => {
                 let mask = table.len() - 1;
-                fill::<8>(key, offset, out, |draw| {
+                fill::<8>(key, offset, out, |_, draw| {
                     let bits = |i| u64::from(table[part(draw, i) & mask]) << (16 * i);
                     (bits(0) | bits(1) | bits(2) | bits(3)).to_le_bytes()
                 });
             }
+            Contents::Bf16Rows(table, hot) => {
+                let mask = table.len() - 1;
+                fill::<8>(key, offset, out, |index, draw| {
+                    let bits = |i| hot.of(4 * index + i as u64, table[part(draw, i) & mask]);
+                    (0..4).fold(0, |all, i| all | u64::from(bits(i)) << (16 * i)).to_le_bytes()
+                });
+            }
             Contents::F32(table) => {
                 let mask = table.len() - 1;
-                fill::<16>(key, offset, out, |draw| {
+                fill::<16>(key, offset, out, |_, draw| {
                     let bits = |i| u128::from(table[part(draw, i) & mask].to_bits()) << (32 * i);
                     (bits(0) | bits(1) | bits(2) | bits(3)).to_le_bytes()
                 });
@@ -62,20 +92,20 @@ impl Contents {
 }
 
 /// The stream in which draw i makes bytes N i to N i + N - 1, from byte `offset` on.
-fn fill<const N: usize>(key: u64, offset: u64, out: &mut [u8], bytes: impl Fn(u64) -> [u8; N]) {
+fn fill<const N: usize>(key: u64, offset: u64, out: &mut [u8], bytes: impl Fn(u64, u64) -> [u8; N]) {
     let (mut index, skipped) = (offset / N as u64, (offset % N as u64) as usize);
     let first = if skipped == 0 { 0 } else { (N - skipped).min(out.len()) };
     let (head, rest) = out.split_at_mut(first);
     if !head.is_empty() {
-        head.copy_from_slice(&bytes(draw(key, index))[skipped..skipped + first]);
+        head.copy_from_slice(&bytes(index, draw(key, index))[skipped..skipped + first]);
         index += 1;
     }
     let (whole, tail) = rest.as_chunks_mut::<N>();
     for chunk in whole {
-        *chunk = bytes(draw(key, index));
+        *chunk = bytes(index, draw(key, index));
         index += 1;
     }
-    tail.copy_from_slice(&bytes(draw(key, index))[..tail.len()]);
+    tail.copy_from_slice(&bytes(index, draw(key, index))[..tail.len()]);
 }
 
 #[cfg(test)]
@@ -91,6 +121,10 @@ mod tests {
             Contents::Bf16(table) => {
                 (0..len / 2).flat_map(|i| table[entry(i, table.len())].to_le_bytes()).collect()
             }
+            Contents::Bf16Rows(table, HotRows { width, every, first }) => {
+                let factor = |i: usize| if i / width % every == *first { 2 << 7 } else { 0 };
+                (0..len / 2).flat_map(|i| (table[entry(i, table.len())] + factor(i)).to_le_bytes()).collect()
+            }
             Contents::F32(table) => {
                 (0..len / 4).flat_map(|i| table[entry(i, table.len())].to_le_bytes()).collect()
             }
@@ -102,6 +136,7 @@ mod tests {
         let kinds = [
             Contents::Bits,
             Contents::Bf16((0..1024).collect()),
+            Contents::Bf16Rows((1..1025).collect(), HotRows { width: 3, every: 5, first: 2 }),
             Contents::F32((0..64).map(|x| x as f32).collect()),
         ];
         for contents in kinds {
@@ -114,6 +149,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn hot_rows_are_four_times_as_large() {
+        let hot = HotRows { width: 2, every: 3, first: 1 };
+        let values: Vec<f32> =
+            (0..8).map(|i| lily_kernels::bf16_to_f32(hot.of(i, lily_kernels::bf16_bits(-0.75)))).collect();
+        assert_eq!(values, [-0.75, -0.75, -3.0, -3.0, -0.75, -0.75, -0.75, -0.75]);
+        assert_eq!((hot.of(2, 0), hot.of(2, 0x8000)), (0, 0x8000));
     }
 
     #[test]

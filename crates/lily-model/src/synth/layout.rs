@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use lily_kernels::{bf16_bits, bf16_to_f32};
 
-use super::contents::{Contents, key};
+use super::Routing;
+use super::contents::{Contents, HotRows, draw, key};
 use crate::{
     AttentionWeights, DeltaWeights, ElementType, MixerWeights, MoeWeights, PlainTensor, Preset,
     QuantizedMatrix, TensorId, Weights, checkpoint::PREFIX,
@@ -75,15 +76,20 @@ const SPREAD: f64 = 0.25;
 /// symmetric codes gives the same numbers.
 const OFFSETS: usize = 16;
 const OFF_CENTRE: f64 = 1.0 / 15.0;
+/// Of so many experts one is busy, with [`Routing::Skewed`]. With K busy ones of 256 whose logits spread four times as far, eight chosen, and
+/// busy ones chosen for a quarter of the tokens (eight times the mean): the threshold is 0.674 deviations of theirs and 2.7 of the others',
+/// so K / 4 + (256 - K) * 0.0035 = 8, and K = 29.
+const HOT_EVERY: usize = 9;
 /// Entries of a table of evenly spaced values.
 const STEPS: usize = 256;
 
 /// Every tensor, in the order of the files: by layer, as MLX writes them.
-pub(super) fn tensors(preset: &Preset, weights: &Weights, seed: u64) -> Vec<SynthTensor> {
+pub(super) fn tensors(preset: &Preset, weights: &Weights, seed: u64, routing: Routing) -> Vec<SynthTensor> {
     let hidden = preset.geometry.hidden as f64;
     let branch = 1.0 / (preset.geometry.layers.len() as f64).sqrt();
     let mut writer = Writer {
         seed,
+        routing,
         branch,
         conv_taps: preset.geometry.delta.conv_taps,
         tensors: Vec::new(),
@@ -112,6 +118,7 @@ type Tables = (Arc<[u16]>, Arc<[u16]>);
 
 struct Writer {
     seed: u64,
+    routing: Routing,
     /// What a layer's output is multiplied with.
     branch: f64,
     conv_taps: usize,
@@ -148,7 +155,11 @@ impl Writer {
     }
 
     fn moe(&mut self, path: &str, w: &MoeWeights) {
+        let router = self.tensors.len();
         self.matrix(&format!("{path}gate"), &w.router, 2.0);
+        if self.routing == Routing::Skewed {
+            self.skew(router, &w.router);
+        }
         self.matrix(&format!("{path}shared_expert_gate"), &w.shared_gate, 1.0);
         self.stack(&format!("{path}switch_mlp.gate_proj"), &w.gate, 1.0);
         self.stack(&format!("{path}switch_mlp.up_proj"), &w.up, 1.0);
@@ -156,6 +167,19 @@ impl Writer {
         self.matrix(&format!("{path}shared_expert.gate_proj"), &w.shared_gate_proj, 1.0);
         self.matrix(&format!("{path}shared_expert.up_proj"), &w.shared_up, 1.0);
         self.matrix(&format!("{path}shared_expert.down_proj"), &w.shared_down, 1.5 * self.branch);
+    }
+
+    /// Makes some rows of the router larger, others in each layer: scales and biases of the tensors from `from` on.
+    fn skew(&mut self, from: usize, router: &QuantizedMatrix) {
+        let width = router.cols / router.group;
+        for tensor in &mut self.tensors[from..] {
+            if let Contents::Bf16(table) = &tensor.contents {
+                // Scales and biases have one key, so the same rows.
+                let first = (draw(tensor.key, u64::MAX - 1) % HOT_EVERY as u64) as usize;
+                tensor.contents =
+                    Contents::Bf16Rows(table.clone(), HotRows { width, every: HOT_EVERY, first });
+            }
+        }
     }
 
     fn matrix(&mut self, path: &str, matrix: &QuantizedMatrix, gain: f64) {

@@ -13,7 +13,7 @@ mod sizes;
 mod tests;
 mod write;
 
-pub use contents::{Contents, draw};
+pub use contents::{Contents, HotRows, draw};
 pub use files::{Streamed, SynthFile, SynthFiles};
 pub use folder::{FolderError, SynthFolder};
 pub use layout::SynthTensor;
@@ -22,6 +22,18 @@ pub(crate) use sizes::check_layers;
 pub use write::{Progress, Written};
 
 use crate::{Preset, TensorId, Weights};
+
+/// How tokens spread over the experts of a random model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routing {
+    /// Evenly.
+    #[default]
+    Uniform,
+    /// A ninth of the experts takes most of the tokens: the busiest has about eight times the mean, with 256 experts of which 8 are
+    /// active. Their rows of the router are four times as large, so that their logits are among the largest for every fourth token;
+    /// no size and no other tensor differs.
+    Skewed,
+}
 
 /// A random model.
 #[derive(Clone, Debug)]
@@ -39,9 +51,17 @@ impl Synth {
     /// # Errors
     /// With sizes that no model has, or that a checkpoint of that model would not be accepted with.
     pub fn new(preset: Preset, seed: u64) -> Result<Synth, SizeError> {
+        Synth::with_routing(preset, seed, Routing::Uniform)
+    }
+
+    /// The same model, whose router may spread tokens unevenly.
+    ///
+    /// # Errors
+    /// As [`Synth::new`].
+    pub fn with_routing(preset: Preset, seed: u64, routing: Routing) -> Result<Synth, SizeError> {
         sizes::check(&preset)?;
         let weights = preset.weights();
-        let tensors = layout::tensors(&preset, &weights, seed);
+        let tensors = layout::tensors(&preset, &weights, seed, routing);
         let mut by_id = vec![0; tensors.len()];
         for (i, tensor) in tensors.iter().enumerate() {
             by_id[tensor.id.0 as usize] = i;

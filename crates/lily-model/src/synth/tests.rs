@@ -415,3 +415,44 @@ fn links_and_files_in_the_way_are_named() {
     drop(SynthFolder::claim(&link, false).unwrap());
     assert!(link.is_symlink());
 }
+
+/// The busiest expert's share of tokens over the mean, the largest of all layers and their mean.
+fn skew(routing: Routing) -> (f64, f64) {
+    let mut preset = small();
+    (preset.geometry.moe.experts, preset.geometry.moe.top_k, preset.geometry.moe.shared_width) = (256, 8, 64);
+    let synth = Synth::with_routing(preset, 2, routing).unwrap();
+    let tokens: Vec<u32> = (0..256).map(|i| (i * 2_654_435_761u64 % (1 << 32) % 700) as u32).collect();
+    let loads = crate::testing::reference(&Model::random("skew", &synth, &[]), &tokens).loads;
+    let of = |load: &Vec<usize>| {
+        let mean = load.iter().sum::<usize>() as f64 / load.len() as f64;
+        load.iter().copied().max().unwrap() as f64 / mean
+    };
+    let all: Vec<f64> = loads.iter().map(of).collect();
+    (all.iter().copied().fold(0.0, f64::max), all.iter().sum::<f64>() / all.len() as f64)
+}
+
+#[test]
+fn skewed_routing_gives_the_busiest_expert_eight_times_the_mean() {
+    let (uniform, skewed) = (skew(Routing::Uniform), skew(Routing::Skewed));
+    println!("uniform {uniform:?}, skewed {skewed:?}");
+    // An expert has 8 of 256 tokens on average, and the busiest one happens to have more: 1.4 to 1.5 times its share with 29 busy
+    // experts of 64 tokens each, some three times with 256 of 8.
+    assert!(uniform.0 < 4.0, "{uniform:?}");
+    assert!(skewed.0 < 13.0 && (7.0..11.5).contains(&skewed.1), "{skewed:?}");
+}
+
+#[test]
+fn skewed_routing_changes_the_routers_alone_and_no_size() {
+    let uniform = Synth::new(small(), 1).unwrap();
+    let skewed = Synth::with_routing(small(), 1, Routing::Skewed).unwrap();
+    let mut differ = 0;
+    for (a, b) in uniform.tensors().iter().zip(skewed.tensors()) {
+        assert_eq!((&a.name, &a.shape, a.element), (&b.name, &b.shape, b.element));
+        if bytes(&uniform, a.id) != bytes(&skewed, b.id) {
+            differ += 1;
+            assert!(a.name.ends_with("mlp.gate.scales") || a.name.ends_with("mlp.gate.biases"), "{}", a.name);
+        }
+    }
+    // 8 experts: a ninth of them is one at most, in some layers none
+    assert!((2..=2 * uniform.weights().layers.len()).contains(&differ), "{differ}");
+}

@@ -20,12 +20,15 @@ pub struct Reference {
     pub states: Vec<(usize, Vec<f64>, Vec<f64>)>,
     /// The closest call between an expert that was chosen and one that was not, in routing logits.
     pub margin: f64,
+    /// For each layer, how many of the tokens each expert was chosen for.
+    pub loads: Vec<Vec<usize>>,
 }
 
 struct Run<'a> {
     model: &'a Model,
     tokens: usize,
     margin: f64,
+    loads: Vec<Vec<usize>>,
 }
 
 /// Tokens whose experts are no closer call than `margin`, and what they make.
@@ -46,7 +49,7 @@ pub fn clear_prompt(model: &Model, random: &mut Random, len: usize, margin: f64)
 /// What these tokens make.
 pub fn reference(model: &Model, tokens: &[u32]) -> Reference {
     let (w, g) = (&model.weights, &model.geometry);
-    let mut run = Run { model, tokens: tokens.len(), margin: f64::INFINITY };
+    let mut run = Run { model, tokens: tokens.len(), margin: f64::INFINITY, loads: Vec::new() };
     let embed = Embed { rows: tokens.len(), vocab: g.vocab, width: g.hidden, format: format(&w.embed) };
     let (weight, scales, biases) = run.bytes(&w.embed);
     let mut x = embed.reference(tokens, weight, scales, biases);
@@ -66,7 +69,7 @@ pub fn reference(model: &Model, tokens: &[u32]) -> Reference {
         x = run.moe(&layer.moe, &normed, x);
     }
     let normed = run.norm(&w.final_norm, &x);
-    Reference { logits: run.matmul(&w.lm_head, &normed), states, margin: run.margin }
+    Reference { logits: run.matmul(&w.lm_head, &normed), states, margin: run.margin, loads: run.loads }
 }
 
 fn format(w: &QuantizedMatrix) -> QuantFormat {
@@ -174,6 +177,8 @@ impl<'a> Run<'a> {
         let (experts, top_k, hidden) = (g.moe.experts, g.moe.top_k, g.hidden);
         let logits = self.matmul(&w.router, normed);
         let (ids, weights) = Route { rows, experts, top_k }.reference(&logits);
+        let load = |e: usize| ids.iter().filter(|id| **id as usize == e).count();
+        self.loads.push((0..experts).map(load).collect());
         for (logits, ids) in logits.chunks(experts).zip(ids.chunks(top_k)) {
             let chosen = ids.iter().map(|e| logits[*e as usize]).fold(f64::INFINITY, f64::min);
             let others = (0..experts).filter(|e| !ids.contains(&(*e as u32)));

@@ -256,12 +256,14 @@ fn every_mechanism_has_its_effect() {
         let hands_over = profile.has(Switch::TokenHandoff);
         let tail = if hands_over { Tail::Select { entries: 1 } } else { Tail::Logits };
         let step = decode(target, DecodeShape { slots: 1, rows: 1, context: 4096, tail }).unwrap();
-        (prefill(target, 512, 4096, LogitRows::Last).unwrap(), step)
+        let chunk = prefill(target, 512, 4096, LogitRows::Last).unwrap();
+        // What is launched; a plan also says which mechanisms it was built with.
+        [chunk, step].map(|plan| Plan { switches: on.switches, ..plan })
     };
     for switch in Switch::ALL {
         let with_all = plans(&on.clone().with_switches(on.switches.with(switch)));
         let off = plans(&on.clone().without(switch));
-        let (prefill_changes, decode_changes) = (off.0 != with_all.0, off.1 != with_all.1);
+        let (prefill_changes, decode_changes) = (off[0] != with_all[0], off[1] != with_all[1]);
         let wanted = match switch {
             // How long a chunk is, is not for the plan of one.
             Switch::ChunkedPrefill => (false, false),

@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub(crate) use bench::{BenchFlags, BenchOutput, Fill};
+pub(crate) use bench::{BenchFlags, BenchOutput, Fill, Routing, Sweep};
 pub(crate) use eval::EvalFlags;
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};

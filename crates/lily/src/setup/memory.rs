@@ -61,6 +61,13 @@ fn within(container: Option<(usize, usize)>, available: usize, total: usize) -> 
     }
 }
 
+/// The most memory that this process has had at once, files that are mapped included, where the system says it (Linux).
+pub(crate) fn process_peak() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
 impl Budget {
     /// Divides the machine's memory, or says what is missing.
     pub(crate) fn for_model(

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use lily_model::synth::Synth;
+use anyhow::{Context, Result, bail};
+use lily_model::synth::{Routing, Synth};
 use lily_model::{HubCache, MemoryModel, Model, Preset};
 use lily_text::{SyntheticTokenizer, TextModel, TextParts};
 
@@ -39,11 +39,20 @@ pub(crate) struct LoadedModel {
 
 /// Opens the weights only, and says what they are called.
 pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
+    load_weights_routed(argument, Routing::Uniform)
+}
+
+/// The same, where a random model may spread tokens unevenly over its experts.
+pub(crate) fn load_weights_routed(argument: Option<&str>, routing: Routing) -> Result<(Model, String)> {
     match argument {
         Some(argument) if argument.starts_with(SYNTH) => {
-            let (model, _) = random(argument)?;
+            let (model, _) = random(argument, routing)?;
             Ok((model, argument.to_owned()))
         }
+        _ if routing != Routing::Uniform => bail!(
+            "--routing skewed is for random models, --model synth:PRESET; {} spreads tokens as it was taught",
+            argument.unwrap_or("the built-in demo model")
+        ),
         Some(argument) => Ok((Model::open(&folder_of(argument)?)?, name_of(argument))),
         None => Ok((demo_weights()?, DEMO_NAME.to_owned())),
     }
@@ -53,7 +62,7 @@ pub(crate) fn load_weights(argument: Option<&str>) -> Result<(Model, String)> {
 pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
     let (model, name, text) = match argument {
         Some(argument) if argument.starts_with(SYNTH) => {
-            let (model, tokenizer) = random(argument)?;
+            let (model, tokenizer) = random(argument, Routing::Uniform)?;
             (model, argument.to_owned(), synthetic_text(argument, tokenizer)?)
         }
         Some(argument) => {
@@ -99,7 +108,7 @@ pub(crate) fn preset(name: &str) -> Result<Preset> {
 }
 
 /// The random model of `synth:PRESET` or `synth:PRESET:SEED`: what `lily synth` writes, made where it is needed.
-fn random(argument: &str) -> Result<(Model, Option<SyntheticTokenizer>)> {
+fn random(argument: &str, routing: Routing) -> Result<(Model, Option<SyntheticTokenizer>)> {
     let mut parts = argument.trim_start_matches(SYNTH).splitn(2, ':');
     let (name, seed) = (parts.next().unwrap_or_default(), parts.next());
     let names = || Preset::all().iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
@@ -112,7 +121,7 @@ fn random(argument: &str) -> Result<(Model, Option<SyntheticTokenizer>)> {
     let seed = seed.unwrap_or("0").parse::<u64>();
     let seed = seed.with_context(|| format!("--model {argument}: wanted a whole number as the seed"))?;
     let tokenizer = SyntheticTokenizer::new(preset.geometry.vocab);
-    let synth = Synth::new(preset, seed).with_context(|| format!("--model {argument}"))?;
+    let synth = Synth::with_routing(preset, seed, routing).with_context(|| format!("--model {argument}"))?;
     let end_tokens = tokenizer.as_ref().map_or(&[][..], |tokenizer| &tokenizer.end_tokens);
     Ok((Model::random(argument, &synth, end_tokens), tokenizer))
 }

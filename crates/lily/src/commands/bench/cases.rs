@@ -2,7 +2,13 @@
 
 use anyhow::{Result, ensure};
 
-use crate::cli::{BenchFlags, Phase};
+use crate::cli::{BenchFlags, Phase, Sweep};
+
+/// The lengths of `--sweep lengths`.
+const LENGTHS: [usize; 10] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072];
+/// Those of `--sweep ablations`.
+const ABLATED_PROMPTS: [usize; 4] = [512, 4096, 32_768, 131_072];
+const ABLATED_DEPTHS: [usize; 4] = [256, 4096, 32_768, 131_072];
 
 /// Something to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +69,59 @@ impl Case {
     }
 }
 
+/// What the flags ask for.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Cases {
+    /// With the device's own mechanisms.
+    pub(super) plain: Vec<Case>,
+    /// With and without single ones.
+    pub(super) ablated: Vec<Case>,
+    /// What was left out, and why.
+    pub(super) left_out: Vec<String>,
+}
+
 /// What the flags ask for, each once, of a model that takes at most `longest` tokens.
-pub(super) fn of(flags: &BenchFlags, longest: usize) -> Result<Vec<Case>> {
+pub(super) fn of(flags: &BenchFlags, longest: usize) -> Result<Cases> {
+    let mut cases = Cases::default();
+    for (sweep, prompts, depths) in [
+        (Sweep::Lengths, &LENGTHS[..], &LENGTHS[..]),
+        (Sweep::Ablations, &ABLATED_PROMPTS[..], &ABLATED_DEPTHS[..]),
+    ] {
+        if flags.sweep.contains(&sweep) {
+            let found = swept(flags.steps as usize, prompts, depths, longest, &mut cases.left_out);
+            match sweep {
+                Sweep::Lengths => cases.plain = found,
+                Sweep::Ablations => cases.ablated = found,
+            }
+        }
+    }
+    if flags.sweep.is_empty() {
+        let found = asked(flags, longest)?;
+        if flags.ablate.is_empty() { cases.plain = found } else { cases.ablated = found }
+    }
+    Ok(cases)
+}
+
+/// The cases of a sweep. The steps after the deepest start end at the model's limit if that is where it starts.
+fn swept(
+    steps: usize,
+    prompts: &[usize],
+    depths: &[usize],
+    longest: usize,
+    left_out: &mut Vec<String>,
+) -> Vec<Case> {
+    let fits = |n: &&usize| **n <= longest;
+    if let Some(first) = prompts.iter().chain(depths).find(|n| **n > longest) {
+        left_out.push(format!("{first} tokens and more: the model takes at most {longest}"));
+    }
+    let prefill = prompts.iter().filter(fits).map(|n| Case::Prefill { tokens: *n });
+    let depth = |n: &usize| Case::Decode { depth: (*n).min(longest.saturating_sub(steps)), steps };
+    let decode = depths.iter().filter(|_| steps > 0 && steps < longest).filter(fits).map(depth);
+    prefill.chain(decode).collect()
+}
+
+/// What `--prompt`, `--gen` and `--depth` ask for.
+fn asked(flags: &BenchFlags, longest: usize) -> Result<Vec<Case>> {
     let steps = flags.steps as usize;
     let prompts = flags.prompt.iter().filter(|n| **n > 0).map(|n| Case::Prefill { tokens: *n as usize });
     let depths = flags.depth.iter().filter(|_| steps > 0);
@@ -105,7 +162,7 @@ mod tests {
     #[test]
     fn each_prompt_and_each_depth_is_a_case_once() {
         let named = |arguments: &str| -> Vec<String> {
-            of(&flags(arguments), 4096).unwrap().into_iter().map(Case::name).collect()
+            of(&flags(arguments), 4096).unwrap().plain.into_iter().map(Case::name).collect()
         };
         assert_eq!(named(""), ["pp512", "tg128"]);
         assert_eq!(
@@ -114,6 +171,21 @@ mod tests {
         );
         assert_eq!(named("--prompt 0 --gen 1"), ["tg1"]);
         assert_eq!(named("--prompt 7,0 --gen 0 --depth 4096"), ["pp7"]);
+    }
+
+    #[test]
+    fn sweeps_have_their_lengths_as_far_as_the_model_goes() {
+        let named = |cases: &[Case]| cases.iter().map(|case| case.name()).collect::<Vec<_>>();
+        let whole = of(&flags("--sweep lengths,ablations --gen 64"), 262_144).unwrap();
+        assert_eq!((whole.plain.len(), whole.ablated.len(), whole.left_out.len()), (20, 8, 0));
+        assert_eq!(named(&whole.plain)[9..11], ["pp131072", "tg64 @ d256"]);
+        let ablated =
+            ["pp512", "pp4096", "pp32768", "pp131072", "tg64 @ d256", "tg64 @ d4096", "tg64 @ d32768"];
+        assert_eq!(named(&whole.ablated)[..7], ablated);
+        let short = of(&flags("--sweep lengths --gen 8"), 512).unwrap();
+        assert_eq!(named(&short.plain), ["pp256", "pp512", "tg8 @ d256", "tg8 @ d504"]);
+        assert_eq!(short.left_out, ["1024 tokens and more: the model takes at most 512"]);
+        assert_eq!(of(&flags("--ablate all"), 4096).unwrap().ablated.len(), 2);
     }
 
     #[test]

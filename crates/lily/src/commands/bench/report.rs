@@ -1,21 +1,31 @@
 //! Measurements as people and programs read them.
 
 use lily_cpu::Roof;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::cases::Case;
 use super::floor::{Floor, Limit, Work};
-use crate::cli::{Fill, Phase};
+use super::trials::Trial;
+use crate::cli::{Fill, Phase, Routing};
 
 /// Everything that was measured. `device`, `threads` and `results` with their first five fields are what other programs
 /// count on.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    #[serde(flatten)]
+    pub(super) shared: Shared,
+    pub(super) results: Vec<Line>,
+}
+
+/// What is the same for all figures.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Shared {
     pub(super) device: String,
     pub(super) threads: usize,
     pub(super) precision: String,
     pub(super) model: String,
     pub(super) version: &'static str,
+    /// What the program was built from.
+    pub(super) commit: String,
     /// Bytes of the model's tensors.
     pub(super) model_bytes: u64,
     /// The most that keys, values and recurrent states took.
@@ -23,26 +33,30 @@ pub(super) struct Report {
     /// Of a GPU, all that was in use on it, other programs included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) device_memory_bytes: Option<usize>,
+    /// The most that this process took of the machine's memory, where the system says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) process_peak_bytes: Option<usize>,
     /// How the states that decode starts from were made.
     pub(super) fill: &'static str,
+    /// How a random model spreads tokens over its experts.
+    pub(super) routing: &'static str,
     /// What the floor's operations are.
     #[serde(skip)]
     pub(super) floor_of: String,
     pub(super) read_bytes_per_second: f64,
     pub(super) flops_per_second: f64,
     pub(super) repeats: usize,
-    pub(super) results: Vec<Line>,
 }
 
 /// One case.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Line {
-    phase: &'static str,
+    phase: String,
     context: usize,
     tok_s: f64,
     spread: f64,
     floor_tok_s: f64,
-    floor_by: &'static str,
+    floor_by: String,
     share_of_floor: f64,
     tokens: usize,
     mean: f64,
@@ -50,8 +64,13 @@ pub(super) struct Line {
     max: f64,
     floor_bytes_per_token: f64,
     flops_per_token: f64,
-    #[serde(skip)]
-    name: String,
+    /// The mechanism that it was measured without, or `all`.
+    without: Option<String>,
+    /// The speed with it, measured in turn, and its spread.
+    with_tok_s: Option<f64>,
+    with_spread: Option<f64>,
+    /// What the mechanism gives: the speed with it over that without.
+    gain: Option<f64>,
 }
 
 impl Line {
@@ -60,21 +79,20 @@ impl Line {
         self.phase == "decode" && self.context > 0
     }
 
-    pub(super) fn new(case: Case, speeds: &[f64], work: Work, roof: Roof) -> Line {
+    /// Of a trial, and the one beside it that has the mechanism.
+    pub(super) fn new(trial: &Trial, speeds: &[f64], beside: Option<&[f64]>, work: Work, roof: Roof) -> Line {
+        let case = trial.case;
         let floor = Floor::of(case, work, roof);
         let tok_s = median(speeds);
         Line {
-            phase: match case.phase() {
-                Phase::Prefill => "prefill",
-                Phase::Decode => "decode",
-            },
+            phase: phase(case.phase()).to_owned(),
             context: case.context(),
             tok_s,
             spread: deviation(speeds),
             floor_tok_s: floor.tokens_per_second,
             floor_by: match floor.limit {
-                Limit::Bytes => "bytes",
-                Limit::Flops => "flops",
+                Limit::Bytes => "bytes".to_owned(),
+                Limit::Flops => "flops".to_owned(),
             },
             share_of_floor: tok_s / floor.tokens_per_second,
             tokens: case.tokens(),
@@ -83,8 +101,36 @@ impl Line {
             max: speeds.iter().copied().fold(0.0, f64::max),
             floor_bytes_per_token: work.bytes,
             flops_per_token: work.flops,
-            name: case.name(),
+            without: trial.without.clone(),
+            with_tok_s: beside.map(median),
+            with_spread: beside.map(deviation),
+            gain: beside.map(|speeds| median(speeds) / tok_s),
         }
+    }
+
+    /// Whether it is the figure of a trial.
+    pub(super) fn is_of(&self, trial: &Trial) -> bool {
+        let case = trial.case;
+        self.phase == phase(case.phase())
+            && self.context == case.context()
+            && self.tokens == case.tokens()
+            && self.without == trial.without
+    }
+
+    /// `pp512`, `tg128 @ d2048`.
+    fn name(&self) -> String {
+        match (self.phase.as_str(), self.context) {
+            ("prefill", context) => format!("pp{context}"),
+            (_, 0) => format!("tg{}", self.tokens),
+            (_, context) => format!("tg{} @ d{context}", self.tokens),
+        }
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Prefill => "prefill",
+        Phase::Decode => "decode",
     }
 }
 
@@ -92,16 +138,19 @@ impl Report {
     /// A table, and below it how it came about.
     pub(super) fn markdown(&self) -> String {
         let cell = |text: &str| text.replace('|', "\\|");
-        let mut lines = vec![
-            "| model | device | test | tok/s | median | floor | of floor |".to_owned(),
-            "|---|---|---|---:|---:|---:|---:|".to_owned(),
-        ];
-        for line in &self.results {
+        let shared = &self.shared;
+        let mut lines = Vec::new();
+        let plain = || self.results.iter().filter(|line| line.without.is_none());
+        if plain().next().is_some() {
+            lines.push("| model | device | test | tok/s | median | floor | of floor |".to_owned());
+            lines.push("|---|---|---|---:|---:|---:|---:|".to_owned());
+        }
+        for line in plain() {
             lines.push(format!(
                 "| {} | {} | {} | {} ± {} | {} | {} ({}) | {:.0}% |",
-                cell(&self.model),
-                cell(&self.device),
-                line.name,
+                cell(&shared.model),
+                cell(&shared.device),
+                line.name(),
                 figure(line.mean),
                 figure(line.spread),
                 figure(line.tok_s),
@@ -110,33 +159,78 @@ impl Report {
                 100.0 * line.share_of_floor
             ));
         }
+        lines.extend(self.ablations());
         lines.push(String::new());
         lines.push(format!(
             "lily {}, precision {}, {} repeat{} in turn: mean ± standard deviation, median. The floor is by {:.1} GB/s read and {:.0} GFLOP/s of \
              {}.{}",
-            self.version,
-            self.precision,
-            self.repeats,
-            if self.repeats == 1 { "" } else { "s" },
-            self.read_bytes_per_second / 1e9,
-            self.flops_per_second / 1e9,
-            self.floor_of,
-            if self.fill == Fill::Synthetic.name() && self.results.iter().any(Line::is_deep) {
+            shared.version,
+            shared.precision,
+            shared.repeats,
+            if shared.repeats == 1 { "" } else { "s" },
+            shared.read_bytes_per_second / 1e9,
+            shared.flops_per_second / 1e9,
+            shared.floor_of,
+            if shared.fill == Fill::Synthetic.name() && self.results.iter().any(Line::is_deep) {
                 " What decode starts from at a depth was filled synthetically: made-up keys, values and states, no prefill."
             } else {
                 ""
             }
         ));
-        if let Some(bytes) = self.device_memory_bytes {
-            let gib = |bytes: f64| bytes / f64::from(1u32 << 30);
+        if shared.routing != Routing::default().name() {
+            lines.push(format!(
+                "Routing is {}: the busiest expert of a layer has about eight times the mean.",
+                shared.routing
+            ));
+        }
+        let gib = |bytes: f64| bytes / f64::from(1u32 << 30);
+        if let Some(bytes) = shared.process_peak_bytes {
+            lines.push(format!(
+                "Memory of this process at its peak: {:.2} GiB, files that are mapped included.",
+                gib(bytes as f64)
+            ));
+        }
+        if let Some(bytes) = shared.device_memory_bytes {
             lines.push(format!(
                 "Memory of the GPU in use: {:.2} GiB, of it {:.2} GiB weights and {:.2} GiB keys, values and states.",
                 gib(bytes as f64),
-                gib(self.model_bytes as f64),
-                gib(self.state_bytes as f64)
+                gib(shared.model_bytes as f64),
+                gib(shared.state_bytes as f64)
             ));
         }
         lines.join("\n") + "\n"
+    }
+
+    /// A table of what each mechanism gives.
+    fn ablations(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for line in &self.results {
+            let (Some(without), Some(with), Some(gain)) = (&line.without, line.with_tok_s, line.gain) else {
+                continue;
+            };
+            if lines.is_empty() {
+                let head = "| test | mechanism | tok/s without it | with it | with over without | floor | of floor |";
+                let gap = if self.results.iter().any(|line| line.without.is_none()) {
+                    vec![String::new()]
+                } else {
+                    vec![]
+                };
+                lines = gap;
+                lines.extend([head.to_owned(), "|---|---|---:|---:|---:|---:|---:|".to_owned()]);
+            }
+            lines.push(format!(
+                "| {} | {without} | {} ± {} | {} ± {} | {gain:.3} | {} ({}) | {:.0}% |",
+                line.name(),
+                figure(line.tok_s),
+                figure(line.spread),
+                figure(with),
+                figure(line.with_spread.unwrap_or(0.0)),
+                figure(line.floor_tok_s),
+                line.floor_by,
+                100.0 * with / line.floor_tok_s
+            ));
+        }
+        lines
     }
 
     /// A line for each case, with what is the same for all of them repeated.
@@ -161,6 +255,7 @@ impl Report {
 fn field(value: &serde_json::Value) -> String {
     match value.as_str() {
         Some(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        None if value.is_null() => String::new(),
         None => value.to_string(),
     }
 }
@@ -197,33 +292,59 @@ fn deviation(values: &[f64]) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use super::super::cases::Case;
+    use super::super::tests::{of_case, plain};
     use super::*;
 
-    fn report() -> Report {
-        let roof = Roof { bytes_per_second: 2e9, flops_per_second: 4e9 };
-        let work = Work { bytes: 1e7, flops: 4e7 };
-        let prefill = Case::Prefill { tokens: 512 };
-        let decode = Case::Decode { depth: 2048, steps: 128 };
-        Report {
+    const ROOF: Roof = Roof { bytes_per_second: 2e9, flops_per_second: 4e9 };
+    const WORK: Work = Work { bytes: 1e7, flops: 4e7 };
+
+    pub(in super::super) fn line(trial: &Trial) -> Line {
+        Line::new(trial, &[40.0, 60.0, 80.0], None, WORK, ROOF)
+    }
+
+    pub(in super::super) fn shared() -> Shared {
+        Shared {
             device: "CPU, 2 threads, AVX-512".into(),
             threads: 2,
             precision: "exact".into(),
             model: "a|b\"c".into(),
             version: "1.2.3",
+            commit: "c0ffee".into(),
             model_bytes: 5,
             state_bytes: 6,
             device_memory_bytes: None,
+            process_peak_bytes: None,
             fill: "computed",
+            routing: "uniform",
             floor_of: "float32, measured with 2 threads".to_owned(),
-            read_bytes_per_second: roof.bytes_per_second,
-            flops_per_second: roof.flops_per_second,
+            read_bytes_per_second: ROOF.bytes_per_second,
+            flops_per_second: ROOF.flops_per_second,
             repeats: 3,
-            results: vec![
-                Line::new(prefill, &[40.0, 60.0, 80.0], work, roof),
-                Line::new(decode, &[100.0, 103.0, 157.0], work, roof),
-            ],
         }
+    }
+
+    fn report() -> Report {
+        let decode = of_case(Case::Decode { depth: 2048, steps: 128 });
+        let results = vec![line(&plain(512)), Line::new(&decode, &[100.0, 103.0, 157.0], None, WORK, ROOF)];
+        Report { shared: shared(), results }
+    }
+
+    #[test]
+    fn ablations_have_a_table_of_their_own() {
+        let without = Trial { without: Some("gqa-pack".into()), ..plain(512) };
+        let mut report = report();
+        report.results.push(Line::new(&without, &[50.0], Some(&[60.0]), WORK, ROOF));
+        let text = report.markdown();
+        assert!(text.contains("\n\n| test | mechanism |"), "{text}");
+        assert!(
+            text.contains("| pp512 | gqa-pack | 50.00 ± 0.00 | 60.00 ± 0.00 | 1.200 | 100.0 (flops) | 60% |"),
+            "{text}"
+        );
+        assert!(report.csv().unwrap().lines().nth(3).unwrap().contains(",\"gqa-pack\",60.0,0.0,1.2,"));
+        report.results.drain(..2);
+        assert!(report.markdown().starts_with("| test | mechanism |"));
     }
 
     #[test]
@@ -256,7 +377,8 @@ measured with 2 threads.
 
     #[test]
     fn a_synthetic_fill_is_said_to_be_one() {
-        let synthetic = Report { fill: Fill::Synthetic.name(), ..report() };
+        let shared = Shared { fill: Fill::Synthetic.name(), ..shared() };
+        let synthetic = Report { shared, ..report() };
         assert!(synthetic.markdown().contains("filled synthetically"), "{}", synthetic.markdown());
         assert_eq!(serde_json::to_value(&synthetic).unwrap()["fill"], "synthetic");
         let mut without_depth = synthetic;
@@ -288,7 +410,7 @@ measured with 2 threads.
         assert!(lines[0].starts_with(
             "phase,context,tok_s,spread,floor_tok_s,floor_by,share_of_floor,tokens,mean,min,max,"
         ));
-        assert!(lines[0].ends_with(",device,threads,precision,model,version,model_bytes,state_bytes,fill,read_bytes_per_second,flops_per_second,repeats"));
+        assert!(lines[0].ends_with(",device,threads,precision,model,version,commit,model_bytes,state_bytes,fill,routing,read_bytes_per_second,flops_per_second,repeats"));
         assert!(lines[2].starts_with("\"decode\",2048,103.0,"), "{}", lines[2]);
         assert!(
             lines[2].contains(",\"CPU, 2 threads, AVX-512\",2,\"exact\",\"a|b\"\"c\",\"1.2.3\","),

@@ -3,19 +3,34 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+use lily_model::device::Device;
+use lily_model::plan::Switches;
+use lily_model::{DeviceError, Forward, LogitRows, Runner, SequenceId, SnapshotId};
 
 use super::cases::{Case, order};
+use super::trials::Trial;
 use crate::cli::Fill;
 use crate::commands::ids::ids;
+
+/// A model whose mechanisms can be turned off.
+pub(super) trait Ablate: Forward {
+    /// Uses these from now on.
+    fn use_switches(&mut self, switches: Switches);
+}
+
+impl<D: Device> Ablate for Runner<D> {
+    fn use_switches(&mut self, switches: Switches) {
+        Runner::use_switches(self, switches);
+    }
+}
 
 /// Where a run tells how far it is, and learns that it shall end.
 #[derive(Clone, Copy)]
 pub(super) struct Watch<'a> {
     /// Called with a number of tokens that were computed.
     pub(super) computed: &'a (dyn Fn(usize) + Sync),
-    /// Called with a case that begins.
-    pub(super) begins: &'a (dyn Fn(Case) + Sync),
+    /// Called with a trial that begins.
+    pub(super) begins: &'a (dyn Fn(&Trial) + Sync),
     /// Asked after every chunk and every step.
     pub(super) cancelled: &'a (dyn Fn() -> bool + Sync),
 }
@@ -43,34 +58,35 @@ pub(super) struct Measured {
 }
 
 /// Tokens that all of this computes: the states that decode starts from, a warm-up, and the repeats.
-pub(super) fn tokens(cases: &[Case], repeats: usize, fill: Fill) -> usize {
+pub(super) fn tokens(trials: &[Trial], repeats: usize, fill: Fill) -> usize {
     let deepest = match fill {
-        Fill::Computed => depths(cases).last().copied().unwrap_or(0),
+        Fill::Computed => depths(trials).last().copied().unwrap_or(0),
         Fill::Synthetic => 0,
     };
-    deepest + (repeats + 1) * cases.iter().map(|case| case.tokens()).sum::<usize>()
+    deepest + (repeats + 1) * trials.iter().map(|trial| trial.case.tokens()).sum::<usize>()
 }
 
-/// Measures each case `repeats` times, in turn, after all of them have been run once.
+/// Measures each trial `repeats` times, in turn, after all of them have been run once. What decode starts from is computed with the
+/// first one's mechanisms.
 pub(super) fn measure(
-    forward: &mut dyn Forward,
-    cases: &[Case],
+    forward: &mut dyn Ablate,
+    trials: &[Trial],
     repeats: usize,
     fill: Fill,
     watch: Watch<'_>,
 ) -> Result<Measured, Ended> {
     let mut bench = Bench { forward, watch, starts: BTreeMap::new(), state_bytes: 0 };
     match fill {
-        Fill::Computed => bench.keep_starts(cases)?,
-        Fill::Synthetic => bench.make_starts_up(cases)?,
+        Fill::Computed => bench.keep_starts(trials)?,
+        Fill::Synthetic => bench.make_starts_up(trials)?,
     }
-    let mut speeds = vec![Vec::with_capacity(repeats); cases.len()];
+    let mut speeds = vec![Vec::with_capacity(repeats); trials.len()];
     for round in 0..=repeats {
-        for at in order(cases.len(), round) {
-            (watch.begins)(cases[at]);
-            let time = bench.run(cases[at])?;
+        for at in order(trials.len(), round) {
+            (watch.begins)(&trials[at]);
+            let time = bench.run(&trials[at])?;
             if round > 0 {
-                speeds[at].push(cases[at].tokens() as f64 / time.as_secs_f64().max(1e-9));
+                speeds[at].push(trials[at].case.tokens() as f64 / time.as_secs_f64().max(1e-9));
             }
         }
     }
@@ -80,7 +96,7 @@ pub(super) fn measure(
 }
 
 struct Bench<'a> {
-    forward: &'a mut dyn Forward,
+    forward: &'a mut dyn Ablate,
     watch: Watch<'a>,
     /// States that decode starts from, by the tokens they hold.
     starts: BTreeMap<usize, SnapshotId>,
@@ -89,11 +105,14 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Computes the states of all depths, each from the one before; they share keys and values.
-    fn keep_starts(&mut self, cases: &[Case]) -> Result<(), Ended> {
+    fn keep_starts(&mut self, trials: &[Trial]) -> Result<(), Ended> {
+        let (Some(first), depths) = (trials.first(), depths(trials)) else { return Ok(()) };
+        self.forward.use_switches(first.switches);
+        let chunk = trials.iter().map(|trial| trial.chunk).min().unwrap_or(first.chunk);
         let sequence = self.forward.open()?;
         let mut held = 0;
-        for depth in depths(cases) {
-            self.prefill(sequence, held..depth)?;
+        for depth in depths {
+            self.prefill(sequence, held..depth, chunk)?;
             held = depth;
             self.starts.insert(depth, self.forward.snapshot(sequence)?);
         }
@@ -102,8 +121,8 @@ impl Bench<'_> {
     }
 
     /// Makes the states of all depths up, each by itself: they share nothing.
-    fn make_starts_up(&mut self, cases: &[Case]) -> Result<(), Ended> {
-        for depth in depths(cases) {
+    fn make_starts_up(&mut self, trials: &[Trial]) -> Result<(), Ended> {
+        for depth in depths(trials) {
             let sequence = self.forward.open()?;
             if depth > 0 {
                 self.forward.make_up(sequence, depth)?;
@@ -115,8 +134,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn run(&mut self, case: Case) -> Result<Duration, Ended> {
-        let start = match case {
+    fn run(&mut self, trial: &Trial) -> Result<Duration, Ended> {
+        self.forward.use_switches(trial.switches);
+        let start = match trial.case {
             Case::Prefill { .. } => None,
             Case::Decode { depth, .. } => self.starts.get(&depth).copied(),
         };
@@ -124,8 +144,8 @@ impl Bench<'_> {
             Some(start) => self.forward.restore(start)?,
             None => self.forward.open()?,
         };
-        let time = match case {
-            Case::Prefill { tokens } => self.prefill(sequence, 0..tokens)?,
+        let time = match trial.case {
+            Case::Prefill { tokens } => self.prefill(sequence, 0..tokens, trial.chunk)?,
             Case::Decode { depth, steps } => self.decode(sequence, depth..depth + steps)?,
         };
         self.state_bytes = self.state_bytes.max(self.forward.state_bytes());
@@ -133,10 +153,14 @@ impl Bench<'_> {
         Ok(time)
     }
 
-    /// In the chunks of answers; what is between the calls (a bar that is drawn) is not timed.
-    fn prefill(&mut self, sequence: SequenceId, range: std::ops::Range<usize>) -> Result<Duration, Ended> {
+    /// In chunks; what is between the calls (a bar that is drawn) is not timed.
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        range: std::ops::Range<usize>,
+        chunk: usize,
+    ) -> Result<Duration, Ended> {
         let ids = ids(range.clone(), self.forward.vocab());
-        let chunk = self.forward.max_chunk();
         let mut time = Duration::ZERO;
         for (i, part) in ids.chunks(chunk).enumerate() {
             let is_last = (i + 1) * chunk >= range.len();
@@ -167,12 +191,12 @@ impl Bench<'_> {
 }
 
 /// Depths of decode cases, rising, each once.
-fn depths(cases: &[Case]) -> Vec<usize> {
-    let depth = |case: &Case| match case {
+pub(super) fn depths(trials: &[Trial]) -> Vec<usize> {
+    let depth = |trial: &Trial| match trial.case {
         Case::Prefill { .. } => None,
-        Case::Decode { depth, .. } => Some(*depth),
+        Case::Decode { depth, .. } => Some(depth),
     };
-    let mut depths: Vec<usize> = cases.iter().filter_map(depth).collect();
+    let mut depths: Vec<usize> = trials.iter().filter_map(depth).collect();
     depths.sort_unstable();
     depths.dedup();
     depths
@@ -183,20 +207,33 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use lily_model::plan::Profile;
     use lily_model::testing::{Spec, model_in_memory};
 
     use super::*;
     use crate::setup;
+
+    /// With chunks of 4.
+    fn trials<const N: usize>(cases: &[Case; N]) -> [Trial; N] {
+        cases.map(|case| Trial { chunk: 4, ..super::super::tests::of_case(case) })
+    }
 
     const SILENT: Watch<'_> = Watch { computed: &|_| (), begins: &|_| (), cancelled: &|| false };
 
     /// Keeps the books of what is asked of it.
     #[derive(Default)]
     struct Books {
+        switches: Vec<Switches>,
         lengths: BTreeMap<SequenceId, usize>,
         snapshots: BTreeMap<SnapshotId, usize>,
         calls: Vec<String>,
         next: u64,
+    }
+
+    impl Ablate for Books {
+        fn use_switches(&mut self, switches: Switches) {
+            self.switches.push(switches);
+        }
     }
 
     impl Forward for Books {
@@ -266,18 +303,18 @@ mod tests {
 
     #[test]
     fn runs_take_turns_and_a_depth_is_computed_once() {
-        let cases = [
+        let cases = trials(&[
             Case::Prefill { tokens: 5 },
             Case::Decode { depth: 6, steps: 2 },
             Case::Decode { depth: 3, steps: 2 },
-        ];
+        ]);
         let (mut books, computed) = (Books::default(), AtomicUsize::new(0));
         let begun = Mutex::new(Vec::new());
         let watch = Watch {
             computed: &|n| {
                 computed.fetch_add(n, Ordering::Relaxed);
             },
-            begins: &|case| begun.lock().unwrap().push(case.name()),
+            begins: &|trial| begun.lock().unwrap().push(trial.name()),
             ..SILENT
         };
         let measured = measure(&mut books, &cases, 2, Fill::Computed, watch).unwrap();
@@ -295,8 +332,20 @@ mod tests {
     }
 
     #[test]
+    fn each_trial_has_its_own_mechanisms_and_chunks() {
+        let [with, without] = trials(&[Case::Prefill { tokens: 5 }; 2]);
+        let without = Trial { switches: Switches::NONE, chunk: 5, ..without };
+        let mut books = Books::default();
+        measure(&mut books, &[with, without], 2, Fill::Computed, SILENT).unwrap();
+        let (a, b) = (Switches::ALL, Switches::NONE);
+        assert_eq!(books.switches, [a, a, b, b, a, a, b]);
+        let (chunks, whole) = (["prefill to 4, None", "prefill to 5, Last"], ["prefill to 5, Last"]);
+        assert_eq!(books.calls, [&chunks[..], &whole, &whole, &chunks, &chunks, &whole].concat());
+    }
+
+    #[test]
     fn a_run_ends_when_it_is_asked_to() {
-        let cases = [Case::Prefill { tokens: 9 }, Case::Decode { depth: 0, steps: 3 }];
+        let cases = trials(&[Case::Prefill { tokens: 9 }, Case::Decode { depth: 0, steps: 3 }]);
         for after in [1, 4, 9, 10] {
             let computed = AtomicUsize::new(0);
             let watch = Watch {
@@ -320,7 +369,8 @@ mod tests {
         let flags = super::super::tests::flags("--threads 1").model;
         let options = lily_model::RunnerOptions { context: 64, max_chunk: 8, max_decode_rows: 1 };
         let mut runner = setup::choose(&flags, &model).unwrap().runner(&model, options, 64 << 20).unwrap();
-        let cases = [Case::Prefill { tokens: 20 }, Case::Decode { depth: 9, steps: 3 }];
+        let cases = trials(&[Case::Prefill { tokens: 20 }, Case::Decode { depth: 9, steps: 3 }])
+            .map(|trial| Trial { chunk: 8, switches: Profile::cpu().switches, ..trial });
         for fill in [Fill::Computed, Fill::Synthetic] {
             let measured = measure(&mut runner, &cases, 3, fill, SILENT).unwrap();
             assert!(measured.speeds.iter().flatten().all(|s| s.is_finite() && *s > 0.0));
