@@ -200,8 +200,10 @@ impl Session<'_> {
             Kind::Emu => format!("emu, {} threads", self.threads),
         };
         let isa = flags.model.isa.map_or(String::new(), |isa| format!(", {}", isa.word()));
+        let kernels = flags.model.kernels.and_then(|kernels| kernels.to_possible_value());
+        let kernels = kernels.map_or(String::new(), |kernels| format!(", {} kernels", kernels.get_name()));
         let asked = format!(
-            "{} on {device}{isa}, precision {}, routing {}, fill {}, {} repeats",
+            "{} on {device}{isa}{kernels}, precision {}, routing {}, fill {}, {} repeats",
             self.name,
             precision(self.chosen),
             flags.routing.name(),
