@@ -52,10 +52,6 @@ fn evaluate(flags: &EvalFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<
                 device: against,
                 precision: Some(flags.against_precision),
                 isa: flags.model.isa.filter(|_| against == cli::Device::Cpu),
-                kernels: flags
-                    .model
-                    .kernels
-                    .filter(|_| matches!(against, cli::Device::Auto | cli::Device::Cuda(_))),
                 kernels: flags.model.kernels.filter(|_| matches!(against, cli::Device::Cuda(_))),
                 ..flags.model.clone()
             };
