@@ -118,7 +118,7 @@ text!(
     ]
 );
 
-fn takes(format: QuantFormat, inputs: usize) -> bool {
+pub(super) fn takes(format: QuantFormat, inputs: usize) -> bool {
     format.group == GROUP && matches!(format.bits, 4 | 8) && inputs.is_multiple_of(GROUP)
 }
 
@@ -142,7 +142,7 @@ fn columns_bytes(inputs: usize, columns: usize, rows: usize) -> usize {
     (inputs / GROUP * (2 * columns * 4 * 16 + 4 * rows)).next_multiple_of(16)
 }
 
-fn output_kind(out: Output) -> u32 {
+pub(super) fn output_kind(out: Output) -> u32 {
     match out {
         Output::Activation => 0,
         Output::F32 => 1,

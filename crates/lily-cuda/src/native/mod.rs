@@ -7,8 +7,10 @@
 
 mod attention;
 mod delta;
+mod gemm;
 mod gemv;
 
+use lily_kernels::quant::Method;
 use lily_kernels::{Activation, Dispatch, Kernel, Text, TextParameter, cuda_symbol};
 
 /// Which texts run the kernels.
@@ -55,7 +57,11 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, cores: usize) -> Optio
         return None;
     }
     let launches = match kernel {
+        Kernel::Matmul(k) if k.method == Method::Tiles => vec![gemm::matmul(k, cores)?],
         Kernel::Matmul(k) => vec![gemv::matmul(k, cores)?],
+        Kernel::Swiglu(k) => vec![gemm::swiglu(k, cores)?],
+        Kernel::GroupedSwiglu(k) => vec![gemm::grouped_swiglu(k)?],
+        Kernel::GroupedMatmul(k) => vec![gemm::grouped_matmul(k)?],
         Kernel::NormMatmul(k) => vec![gemv::norm_matmul(k, cores)?],
         Kernel::NormSwiglu(k) => vec![gemv::norm_swiglu(k)?],
         Kernel::RoutedSwiglu(k) => vec![gemv::routed_swiglu(k)?],

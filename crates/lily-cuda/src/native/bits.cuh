@@ -1,0 +1,1 @@
+constexpr unsigned BITS = FUNCTION_CONSTANT_0;

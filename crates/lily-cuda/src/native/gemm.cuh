@@ -1,0 +1,231 @@
+// Products of many rows with matrices of 4 or 8 bits in groups of 64, on tensor cores (`mma.m16n8k16`).
+//
+// The matrix is the first factor: a warp has 16 MT of its rows and 8 NT rows of x, and makes the transposed product. So a lane reads its
+// integers from memory into registers and turns them into weights where the tensor cores want them; weights never go through
+// threadgroup memory. Lane t takes the 16 neighbouring inputs 16 t to 16 t + 15 of a group, in the order in which nibbles fall out of a
+// word (0 4 1 5 2 6 3 7), and x is put in the same order on its way into threadgroup memory, where all warps of a block share it: two
+// buffers of a group each, one barrier a group, and the next group's integers and rows on their way meanwhile.
+//
+// A weight is scale * q + bias, rounded once to half: scale and bias come as halves, 16 times as large, so that all of bfloat's eight bits are
+// there from 2^-21 on, and a weight is finite up to 4,094. A sum runs over the inputs in one order whatever MT, NT and the shape of the
+// block are: a row's bits do not depend on how many others there are.
+constexpr u32 GROUP = 64, WORDS = BITS / 4;
+constexpr float UP = 16.0f;
+
+__device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// A number as a type.
+template <u32 N>
+struct Count { static constexpr u32 VALUE = N; };
+
+/// Eight weights of neighbouring inputs in the order of x: four pairs.
+__device__ inline void weights_of(u32 (&w)[4], const u32 (&words)[2 * WORDS], u32 plane, half2 scale, half2 bias) {
+    constexpr u32 ONE = 0x64006400u; // 1024, whose lowest bit is 1
+    const half2 offset = __half2half2(__float2half_rn(1024.0f));
+    half2 q[4];
+    if constexpr (WORDS == 1) {
+        const u32 word = words[plane], next = word >> 8;
+        const half2 sixteenth = __half2half2(__float2half_rn(0.0625f)), minus = __half2half2(__float2half_rn(-64.0f));
+        q[0] = __hsub2(halves_of((word & 0x000f000fu) | ONE), offset);
+        q[1] = __hfma2(halves_of((word & 0x00f000f0u) | ONE), sixteenth, minus);
+        q[2] = __hsub2(halves_of((next & 0x000f000fu) | ONE), offset);
+        q[3] = __hfma2(halves_of((next & 0x00f000f0u) | ONE), sixteenth, minus);
+    } else {
+        const u32 a = words[2 * plane], b = words[2 * plane + 1];
+        q[0] = __hsub2(halves_of(__byte_perm(a, ONE, 0x5150)), offset);
+        q[1] = __hsub2(halves_of(__byte_perm(a, ONE, 0x5352)), offset);
+        q[2] = __hsub2(halves_of(__byte_perm(b, ONE, 0x5150)), offset);
+        q[3] = __hsub2(halves_of(__byte_perm(b, ONE, 0x5352)), offset);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) w[i] = bits_of(__hfma2(q[i], scale, bias));
+}
+
+/// A matrix, or several that stand one behind the other.
+struct Matrix {
+    const u32* words;
+    const bf16* scales;
+    const bf16* biases;
+};
+
+/// What a lane has of a group: its integers, scale and bias of two rows of each of MT sixteens.
+template <u32 MT>
+struct Group {
+    u32 words[MT][2][2 * WORDS];
+    unsigned short scales[MT][2], biases[MT][2];
+
+    /// Rows `row(m, side)` of `matrix(m)`.
+    template <class Place>
+    __device__ void load(const Place& place, u32 inputs, u32 group, u32 t) {
+#pragma unroll
+        for (u32 m = 0; m < MT; ++m)
+#pragma unroll
+            for (u32 side = 0; side < 2; ++side) {
+                const Matrix& matrix = place.matrix(m);
+                const u32 row = place.row(m, side);
+                const u32* at = matrix.words + (u64)row * (inputs / 8 * WORDS) + (group * 8 + 2 * t) * WORDS;
+                if constexpr (WORDS == 1) *(uint2*)words[m][side] = __ldg((const uint2*)at);
+                else *(uint4*)words[m][side] = __ldg((const uint4*)at);
+                const u64 of = (u64)row * (inputs / GROUP) + group;
+                scales[m][side] = __ldg((const unsigned short*)matrix.scales + of);
+                biases[m][side] = __ldg((const unsigned short*)matrix.biases + of);
+            }
+    }
+};
+
+__device__ inline half2 as_halves(unsigned short bits) { return __half2half2(__float2half_rn(__uint_as_float((u32)bits << 16) * UP)); }
+
+/// Eight halves of x in the order of the weights.
+__device__ inline uint4 in_order(uint4 v) {
+    if constexpr (WORDS == 2) return v;
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+}
+
+/// The product of a block: WM warps along the matrix, WN along x, of which the block has 8 NT WN rows. `x.row(i)` is where row i of the
+/// block begins, for i below `rows`; `place` names the lane's rows of the matrix. `memory` is for 2 * 8 NT WN * 8 uint4. Sums are UP times
+/// too large.
+template <u32 MT, u32 NT, u32 WM, u32 WN, class Rows, class Place>
+__device__ inline void gemm(float (&sums)[MT][NT][4], uint4* memory, const Rows& x, u32 rows, const Place& place, u32 inputs) {
+    constexpr u32 THREADS = 32 * WM * WN, TOKENS = 8 * NT * WN, EIGHTS = TOKENS * 8, EACH = (EIGHTS + THREADS - 1) / THREADS;
+    const u32 thread = threadIdx.x, lane = thread % 32, g = lane / 4, t = lane % 4, token = thread / 32 / WM * 8 * NT + g;
+#pragma unroll
+    for (u32 m = 0; m < MT; ++m)
+#pragma unroll
+        for (u32 n = 0; n < NT; ++n)
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
+    // Eight inputs of a row a thread; rows that are not there are the last one.
+    uint4 next[EACH];
+    const FINE* from[EACH];
+#pragma unroll
+    for (u32 e = 0; e < EACH; ++e) {
+        const u32 i = thread + e * THREADS;
+        from[e] = x.row(min(i / 8, rows - 1)) + i % 8 * 8;
+    }
+    auto fetch = [&](u32 group) {
+#pragma unroll
+        for (u32 e = 0; e < EACH; ++e)
+            if (EIGHTS % THREADS == 0 || thread + e * THREADS < EIGHTS) next[e] = *(const uint4*)(from[e] + group * GROUP);
+    };
+    auto store = [&](u32 buffer) {
+#pragma unroll
+        for (u32 e = 0; e < EACH; ++e) {
+            const u32 i = thread + e * THREADS, row = i / 8, eight = i % 8;
+            if (EIGHTS % THREADS == 0 || i < EIGHTS) memory[buffer * EIGHTS + (eight % 2 * TOKENS + row) * 4 + eight / 2] = in_order(next[e]);
+        }
+    };
+    const u32 groups = inputs / GROUP;
+    Group<MT> now;
+    fetch(0);
+    now.load(place, inputs, 0, t);
+    store(0);
+    if (groups > 1) fetch(1);
+    for (u32 group = 0; group < groups; ++group) {
+        __syncthreads(); // this group's rows are there, and everybody is through with the other buffer
+        Group<MT> after;
+        if (group + 1 < groups) {
+            store((group + 1) % 2);
+            after.load(place, inputs, group + 1, t);
+            if (group + 2 < groups) fetch(group + 2);
+        }
+        half2 scale[MT][2], bias[MT][2];
+#pragma unroll
+        for (u32 m = 0; m < MT; ++m)
+#pragma unroll
+            for (u32 side = 0; side < 2; ++side) {
+                scale[m][side] = as_halves(now.scales[m][side]);
+                bias[m][side] = as_halves(now.biases[m][side]);
+            }
+        const uint4* own = memory + group % 2 * EIGHTS + token * 4 + t;
+#pragma unroll
+        for (u32 plane = 0; plane < 2; ++plane) {
+            u32 w[MT][2][4];
+#pragma unroll
+            for (u32 m = 0; m < MT; ++m)
+#pragma unroll
+                for (u32 side = 0; side < 2; ++side) weights_of(w[m][side], now.words[m][side], plane, scale[m][side], bias[m][side]);
+#pragma unroll
+            for (u32 n = 0; n < NT; ++n) {
+                const uint4 b = own[(plane * TOKENS + n * 8) * 4];
+#pragma unroll
+                for (u32 m = 0; m < MT; ++m) {
+                    const u32 first[4] = {w[m][0][0], w[m][1][0], w[m][0][1], w[m][1][1]};
+                    const u32 second[4] = {w[m][0][2], w[m][1][2], w[m][0][3], w[m][1][3]};
+                    mma(sums[m][n], first, b.x, b.y);
+                    mma(sums[m][n], second, b.z, b.w);
+                }
+            }
+        }
+        now = after;
+    }
+}
+
+/// A warp's sums of eight rows of x, one after the other to whoever stores them: `at(row, first, values)` gets 8 neighbouring outputs from
+/// `first` on, counted in the warp, of which there are 16 MT. `staging` is the warp's own: 8 * (16 MT + 4) floats.
+template <u32 MT, u32 NT, class Store>
+__device__ inline void store_sums(const float (&sums)[MT][NT][4], float* staging, const Store& at) {
+    constexpr u32 STRIDE = 16 * MT + 4;
+    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (u32 n = 0; n < NT; ++n) {
+        __syncwarp();
+#pragma unroll
+        for (u32 m = 0; m < MT; ++m)
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) staging[(2 * t + i % 2) * STRIDE + 16 * m + g + i / 2 * 8] = sums[m][n][i] * (1.0f / UP);
+        __syncwarp();
+#pragma unroll
+        for (u32 e = lane; e < 8 * 2 * MT; e += 32) {
+            const u32 row = e / (2 * MT), first = e % (2 * MT) * 8;
+            const float* from = staging + row * STRIDE + first;
+            float values[8];
+            *(float4*)values = *(const float4*)from;
+            *(float4*)(values + 4) = *(const float4*)(from + 4);
+            at(n * 8 + row, first, values);
+        }
+    }
+}
+
+/// The same for gate and up: MT is 2, and output i of the sixteen is SiLU(gate_i) * up_i.
+template <u32 MT, u32 NT, class Store>
+__device__ inline void store_pairs(const float (&sums)[MT][NT][4], float* staging, const Store& at) {
+    constexpr u32 HALF = MT / 2, STRIDE = 16 * HALF + 4;
+    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (u32 n = 0; n < NT; ++n) {
+        __syncwarp();
+#pragma unroll
+        for (u32 m = 0; m < HALF; ++m)
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i)
+                staging[(2 * t + i % 2) * STRIDE + 16 * m + g + i / 2 * 8] = silu(sums[2 * m][n][i] * (1.0f / UP)) * (sums[2 * m + 1][n][i] * (1.0f / UP));
+        __syncwarp();
+#pragma unroll
+        for (u32 e = lane; e < 8 * 2 * HALF; e += 32) {
+            const u32 row = e / (2 * HALF), first = e % (2 * HALF) * 8;
+            const float* from = staging + row * STRIDE + first;
+            float values[8];
+            *(float4*)values = *(const float4*)from;
+            *(float4*)(values + 4) = *(const float4*)(from + 4);
+            at(n * 8 + row, first, values);
+        }
+    }
+}
+
+/// Eight neighbours at `out + at`, of which `count` are there.
+__device__ inline void put_fine(FINE* out, u64 at, const float (&v)[8], u32 count) {
+    if (count >= 8 && at % 8 == 0) {
+        half2 pairs[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) pairs[i] = __halves2half2(fine_of(v[2 * i]), fine_of(v[2 * i + 1]));
+        *(uint4*)(out + at) = *(const uint4*)pairs;
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i)
+            if (i < count) out[at + i] = fine_of(v[i]);
+    }
+}

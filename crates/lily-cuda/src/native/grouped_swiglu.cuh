@@ -1,0 +1,2 @@
+constexpr unsigned BITS = FUNCTION_CONSTANT_0;
+#define SWIGLU 1

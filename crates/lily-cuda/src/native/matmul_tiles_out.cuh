@@ -1,0 +1,1 @@
+constexpr unsigned OUT = FUNCTION_CONSTANT_1;
