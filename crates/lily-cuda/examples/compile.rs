@@ -1,6 +1,8 @@
-//! Compiles the kernels of a model's plans, shared and native, by NVRTC, without a GPU: `compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]]`, where PRESET
-//! is one of `lily plan --preset`, CUBINS a folder that keeps the machine code, and TOOLKIT a folder with `lib` and `include`.
-//! Prints 'N passed, N failed' last.
+//! Compiles the kernels of a model's plans, shared and native, by NVRTC, without a GPU:
+//! `compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]] [--sample] [--bf16] [--plant]`, where PRESET is one of `lily plan --preset`, CUBINS a folder that
+//! keeps the machine code (`-` for none), and TOOLKIT a folder with `lib` and `include`. `--sample` compiles each text once for each type of
+//! activations, with the first sizes that a plan has, and wants every shared text to be among them: those of plans without each mechanism
+//! as well. `--bf16` leaves float32 out, `--plant` plants a mistake in each text, which has to be refused. Prints 'N passed, N failed' last.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +10,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lily_cuda::{Codes, Compiler, KernelSet, Variant, launches};
-use lily_model::plan::{self, Activation, DecodeShape, Plan, PlanError, Profile, Tail, Target};
+use lily_kernels::Text;
+use lily_kernels::bindings::TEXTS;
+use lily_model::plan::{
+    self, Activation, DecodeShape, GatedNormPlace, Plan, PlanError, Profile, Switch, Switches, Tail, Target,
+};
 use lily_model::{LogitRows, Preset};
 
 /// Multiprocessors of the GPU that launches are shaped for.
@@ -30,31 +36,78 @@ fn plans(target: Target<'_>) -> Result<Vec<Plan>, PlanError> {
     Ok(plans)
 }
 
+/// The profile of a GPU; for a sample also those that between them have every text.
+fn profiles(activation: Activation, is_sample: bool) -> Result<Vec<Profile>, String> {
+    let own = Profile::named("cuda").ok_or("no profile")?.with_activation(activation);
+    let mut profiles = vec![own.clone()];
+    if is_sample {
+        profiles.push(own.clone().with_switches(Switches::NONE));
+        for switch in Switch::ALL {
+            profiles.push(own.clone().without(switch));
+            profiles.push(own.clone().with_switches(own.switches.with(switch)));
+        }
+        for gated_norm in [GatedNormPlace::Stage, GatedNormPlace::Prologue] {
+            profiles.push(Profile { gated_norm, ..own.clone() });
+        }
+    }
+    Ok(profiles)
+}
+
+/// A text with a mistake in it.
+fn planted(text: &'static Text) -> &'static Text {
+    let source = format!("{}\nstatic int planted = no_such_name;\n", text.source).leak();
+    Box::leak(Box::new(Text { source, ..*text }))
+}
+
 fn run() -> Result<(usize, usize), String> {
-    let mut arguments = std::env::args().skip(1);
-    let architecture = arguments.next().ok_or("usage: compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]]")?;
+    let (flags, words): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|a| a.starts_with("--"));
+    let has = |flag: &str| flags.iter().any(|f| f == flag);
+    let (is_sample, is_planted) = (has("--sample"), has("--plant"));
+    let mut arguments = words.into_iter();
+    let usage = "usage: compile ARCHITECTURE [PRESET [CUBINS [TOOLKIT]]] [--sample] [--bf16] [--plant]";
+    if flags.iter().any(|f| !["--sample", "--bf16", "--plant"].contains(&f.as_str())) {
+        return Err(usage.to_owned());
+    }
+    let architecture = arguments.next().ok_or(usage)?;
     let name = arguments.next().unwrap_or_else(|| "qwen3.6-35b-a3b".to_owned());
-    let cubins = arguments.next().map(PathBuf::from);
+    let cubins = arguments.next().filter(|folder| folder != "-").map(PathBuf::from);
     let toolkits: Vec<PathBuf> = arguments.next().map(PathBuf::from).into_iter().collect();
     let preset = Preset::named(&name).ok_or(format!("no preset {name}"))?;
     let weights = preset.weights().packed().0;
     let compiler = Arc::new(Compiler::find(&toolkits).map_err(|e| e.to_string())?);
     let codes = Codes::new(compiler, cubins, architecture.clone(), Some(Arc::new(|_| ())));
     let (mut passed, mut failed) = (0, 0);
-    for activation in [Activation::Bf16, Activation::F32] {
-        let profile = Profile::named("cuda").ok_or("no profile")?.with_activation(activation);
-        let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
+    let both = [Activation::Bf16, Activation::F32];
+    for activation in both.into_iter().filter(|a| *a == Activation::Bf16 || !has("--bf16")) {
         let mut variants: Vec<Variant> = Vec::new();
-        for plan in plans(target).map_err(|e| e.to_string())? {
-            for launch in plan.launches.iter().filter(|l| !l.on_host) {
-                for set in [KernelSet::Shared, KernelSet::Native] {
-                    for dispatch in launches(&launch.kernel, activation, set, CORES) {
-                        let variant = Variant::of(&dispatch, activation);
-                        if !variants.contains(&variant) {
-                            variants.push(variant);
+        for profile in profiles(activation, is_sample)? {
+            let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
+            for plan in plans(target).map_err(|e| e.to_string())? {
+                for launch in plan.launches.iter().filter(|l| !l.on_host) {
+                    for set in [KernelSet::Shared, KernelSet::Native] {
+                        for dispatch in launches(&launch.kernel, activation, set, CORES) {
+                            let variant = Variant::of(&dispatch, activation);
+                            let is_same = |v: &Variant| {
+                                if is_sample { v.text.path == variant.text.path } else { *v == variant }
+                            };
+                            if !variants.iter().any(is_same) {
+                                variants.push(variant);
+                            }
                         }
                     }
                 }
+            }
+        }
+        if is_sample {
+            for text in TEXTS.iter().filter(|text| !variants.iter().any(|v| v.text.path == text.path)) {
+                failed += 1;
+                println!("FAIL no plan has {} with {}", text.path, activation.name());
+            }
+        }
+        if is_planted {
+            for variant in &mut variants {
+                variant.text = planted(variant.text);
             }
         }
         let began = Instant::now();
