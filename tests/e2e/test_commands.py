@@ -439,6 +439,36 @@ def test_contexts_may_be_counted_in_units_of_1024(lily):
     assert done.returncode == 2 and "as 4096 or 4K" in done.stderr
 
 
+def test_plan_is_a_page_and_full_shows_each_launch(lily):
+    short = lily("plan").stdout.splitlines()
+    full = lily("plan", "--full").stdout.splitlines()
+    assert len(short) < 40 < 250 < len(full) and "--full" in short[-1]
+    shares = [float(line.split()[-1].rstrip("%")) for line in short if line.endswith("%")]
+    assert sum(shares) == pytest.approx(100, abs=1)
+    times = sum(int(line.split()[-4]) for line in short if line.endswith("%"))
+    assert times == int(next(line for line in short if line.startswith("in all")).split()[2])
+
+
+def test_a_name_beside_list_is_looked_at(lily):
+    done = lily("plan", "--ablate", "list", "--ablate", "bogus")
+    assert done.returncode == 1 and done.stdout == "" and "--ablate bogus names no mechanism" in done.stderr
+    assert "gqa-pack" in lily("plan", "--ablate", "list,all").stdout
+
+
+def test_the_sizes_of_presets_are_as_the_help_says(lily):
+    text = " ".join(lily("synth", "--help").stdout.split())
+    for preset in ["layer4", "layer4-fullvocab", "layer8", "qwen3.6-35b-a3b"]:
+        parts = json.loads(lily("inspect", f"synth:{preset}", "--json").stdout)
+        assert f"{sizes(parts) / 1e9:.1f} GB" in text, preset
+
+
+def sizes(value):
+    """The largest number of bytes in it: the model's own."""
+    if isinstance(value, dict):
+        return max([value.get("bytes", 0), *map(sizes, value.values())])
+    return max(map(sizes, value), default=0) if isinstance(value, list) else 0
+
+
 def test_help_has_examples(lily):
     for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench", "eval"]:
         done = lily(command, "--help")

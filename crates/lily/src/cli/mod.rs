@@ -392,6 +392,9 @@ pub(crate) struct PlanFlags {
     /// device's chunk, or the whole context if that is shorter].
     #[arg(long, env = "LILY_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
+    /// Show each launch, not each kind of them.
+    #[arg(long, env = "LILY_FULL", value_parser = BoolishValueParser::new())]
+    pub(crate) full: bool,
     /// Turn a mechanism off; may be given several times. `all` turns off every one, `list` names them.
     #[arg(long, env = "LILY_ABLATE", value_name = "NAME", value_delimiter = ',')]
     pub(crate) ablate: Vec<String>,

@@ -24,7 +24,8 @@ Examples:
        --hidden 512 --experts 32 --vocab 4096
   lily inspect /tmp/layer4")]
 pub(crate) struct SynthFlags {
-    /// Sizes to start from: qwen3.6-35b-a3b (19.5 GB), layer4, layer4-fullvocab or layer8.
+    /// Sizes to start from: qwen3.6-35b-a3b (40 layers, 19.5 GB), layer4 (4 layers, a vocabulary of 32,768, 2.0 GB), layer4-fullvocab
+    /// (of 248,320, 2.5 GB) or layer8 (8 layers, 32,768, 3.9 GB).
     #[arg(long, env = "LILY_PRESET", value_name = "NAME")]
     pub(crate) preset: String,
     /// The folder to write: a new or an empty one.

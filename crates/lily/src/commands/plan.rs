@@ -15,6 +15,7 @@ use crate::setup::{load_weights, preset};
 pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     if flags.ablate.iter().any(|name| name == "list") {
+        flags.ablate.iter().filter(|name| *name != "list").try_for_each(|name| without(name).map(|_| ()))?;
         write!(out, "{}", list(flags.json)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -28,7 +29,7 @@ pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
         let json = Json { cost: &cost, off: off(&profile) };
         writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
     } else {
-        write!(out, "{}", text(&name, &profile, &plan, &cost))?;
+        write!(out, "{}", text(&name, &profile, &plan, &cost, flags.full))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -40,16 +41,24 @@ fn profile(flags: &PlanFlags) -> Result<Profile> {
         format!("--device {} is not known; known are {}", flags.device, Profile::names().join(", "))
     })?;
     for name in &flags.ablate {
-        profile = match Switch::named(name) {
-            _ if name == "all" => profile.with_switches(Switches::NONE),
+        profile = match without(name)? {
             Some(switch) => profile.without(switch),
-            None => bail!(
-                "--ablate {name} names no mechanism; `lily plan --ablate list` names them, and `all` stands for \
-                 every one"
-            ),
+            None => profile.with_switches(Switches::NONE),
         };
     }
     Ok(profile)
+}
+
+/// The mechanism of a name; none stands for all of them.
+fn without(name: &str) -> Result<Option<Switch>> {
+    match Switch::named(name) {
+        Some(switch) => Ok(Some(switch)),
+        None if name == "all" => Ok(None),
+        None => bail!(
+            "--ablate {name} names no mechanism; `lily plan --ablate list` names them, and `all` stands for \
+             every one"
+        ),
+    }
 }
 
 /// What `--json` prints.
@@ -124,7 +133,29 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.2} MB", bytes as f64 / 1e6)
 }
 
-fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost) -> String {
+/// Launches of the same name and kernel together, in the order in which they first come.
+fn by_kind(cost: &PlanCost) -> Vec<String> {
+    let mut kinds: Vec<(String, &str, usize, u64)> = Vec::new();
+    for l in &cost.launches {
+        let label = format!("{}{}", l.label, if l.on_host { " (host)" } else { "" });
+        let kernel = l.kernel;
+        match kinds.iter_mut().find(|kind| kind.0 == label && kind.1 == kernel) {
+            Some(kind) => (kind.2, kind.3) = (kind.2 + 1, kind.3 + l.read + l.written),
+            None => kinds.push((label, kernel, 1, l.read + l.written)),
+        }
+    }
+    let mut lines =
+        vec![format!("{:<32} {:<18} {:>6} {:>14} {:>7}", "launch", "kernel", "times", "bytes", "share")];
+    let all = kinds.iter().map(|kind| kind.3).sum::<u64>().max(1) as f64;
+    lines.extend(kinds.iter().map(|(label, kernel, times, bytes)| {
+        let share = 100.0 * *bytes as f64 / all;
+        format!("{label:<32} {kernel:<18} {times:>6} {:>14} {share:>6.1}%", megabytes(*bytes))
+    }));
+    lines.push("--full shows each launch".to_owned());
+    lines
+}
+
+fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost, full: bool) -> String {
     let rows = plan.slots * plan.rows;
     let phase = match plan.phase {
         plan::Phase::Prefill => "prefill",
@@ -174,6 +205,10 @@ fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost) -> String {
         ));
     }
     lines.push(String::new());
+    if !full {
+        lines.extend(by_kind(cost));
+        return lines.join("\n") + "\n";
+    }
     lines.push(format!(
         "{:>5} {:>5}  {:<26} {:<18} {:>14} {:>14}",
         "stage", "layer", "launch", "kernel", "read", "written"
