@@ -17,6 +17,8 @@ use crate::prepared::{Work, dispatches};
 /// Runs kernels one by one.
 pub struct Single {
     gpu: Gpu,
+    /// Multiprocessors that launches are shaped for.
+    cores: usize,
     modules: Modules,
 }
 
@@ -36,15 +38,16 @@ impl Memory for Slots {
 }
 
 impl Single {
-    /// On a GPU, keeping machine code in a folder.
-    pub fn new(gpu: &Gpu, cubins: Option<PathBuf>) -> Self {
+    /// On a GPU, keeping machine code in a folder. Launches are shaped for so many multiprocessors: fewer than there are give small
+    /// cases the shapes of large ones.
+    pub fn new(gpu: &Gpu, cores: usize, cubins: Option<PathBuf>) -> Self {
         let codes = Codes::new(gpu.compiler.clone(), cubins, gpu.found.architecture(), None);
-        Single { gpu: gpu.clone(), modules: Modules::new(&gpu.context, codes) }
+        Single { gpu: gpu.clone(), cores, modules: Modules::new(&gpu.context, codes) }
     }
 
     /// Whether the device has a native text for a kernel of these sizes.
     pub fn is_native(&self, kernel: &Kernel, activation: Activation) -> bool {
-        native::of(kernel, activation, self.gpu.found.cores).is_some()
+        native::of(kernel, activation, self.cores).is_some()
     }
 
     /// What operands, in the order of the kernel's, hold after a launch over these.
@@ -61,7 +64,7 @@ impl Single {
     ) -> Result<Vec<Vec<u8>>, DeviceError> {
         let context = self.gpu.context.clone();
         context.enter()?;
-        let native = dispatches(kernel, activation, set, self.gpu.found.cores)?;
+        let native = dispatches(kernel, activation, set, self.cores)?;
         self.modules.load(native.launches.iter().map(|d| Variant::of(d, activation)))?;
         let block = |bytes: &[u8]| {
             let block = Block::new(&context, "an operand", bytes.len())?;

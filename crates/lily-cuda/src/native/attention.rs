@@ -3,7 +3,7 @@
 use lily_kernels::attention::{AttendCombine, AttendStep, AttendStepBlocks, AttentionPrep, ratio};
 use lily_kernels::{Dispatch, PlainType, Text};
 
-use super::{Native, SCRATCH_PARAMETER, buffer, by_value};
+use super::{buffer, by_value};
 
 /// What these texts are for: heads of 256, eight of them to a KV head.
 const WIDTH: usize = 256;
@@ -15,23 +15,12 @@ const BLOCK: usize = 512;
 const SHARED: usize =
     8 * 2 * 32 * 16 + 4 * (HEADS * WIDTH + WIDTH + WIDTH + 2 * 8 * HEADS + 8 * HEADS * WIDTH);
 
-macro_rules! text {
-    ($static:ident, $name:literal, $file:literal, $way:literal, [$($parameter:expr),* $(,)?]) => {
-        static $static: Text = Text {
-            name: $name,
-            path: concat!("src/native/", $file),
-            source: concat!(include_str!($way), include_str!($file)),
-            parameters: &[$($parameter),*],
-            constants: &[],
-        };
-    };
-}
-
 text!(
     STEP,
     "attend_step_native",
     "attend_step.cu",
-    "whole.cuh",
+    "#define WHOLE 1",
+    [],
     [
         buffer("qg", 0),
         buffer("k", 1),
@@ -44,34 +33,14 @@ text!(
         buffer("values", 8),
         buffer("slots", 9),
         by_value(10),
-        SCRATCH_PARAMETER,
-    ]
-);
-text!(
-    STEP_COMBINE,
-    "attend_step_combine_native",
-    "attend_combine.cu",
-    "whole.cuh",
-    [
-        buffer("qg", 0),
-        buffer("k", 1),
-        buffer("v", 2),
-        buffer("q_norm", 3),
-        buffer("k_norm", 4),
-        buffer("positions", 5),
-        buffer("out", 6),
-        buffer("keys", 7),
-        buffer("values", 8),
-        buffer("slots", 9),
-        by_value(10),
-        SCRATCH_PARAMETER,
     ]
 );
 text!(
     BLOCKS,
     "attend_step_blocks_native",
     "attend_step.cu",
-    "blocks.cuh",
+    "#define WHOLE 0",
+    [],
     [
         buffer("qg", 0),
         buffer("k", 1),
@@ -90,11 +59,13 @@ text!(
     COMBINE,
     "attend_combine_native",
     "attend_combine.cu",
-    "blocks.cuh",
+    "",
+    [],
     [buffer("partial", 0), buffer("qg", 1), buffer("positions", 2), buffer("out", 3), by_value(4),]
 );
 
-fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize) -> Option<Dispatch> {
+/// `most` blocks of the grid for a KV head: one for each multiprocessor.
+fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize, most: usize) -> Option<Dispatch> {
     let s = &prep.shape;
     if (s.rows, s.head_dim, s.query_heads) != (1, WIDTH, HEADS * s.kv_heads) {
         return None;
@@ -105,7 +76,8 @@ fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize) -> Option<Di
     let sizes = [s.kv_heads, block, blocks, prep.rotary_dim / 2].map(|n| n as u32);
     let params = sizes.into_iter().chain([high, low, prep.eps, scale].map(f32::to_bits)).collect();
     let constants = vec![is_f32(prep.q_norm), is_f32(prep.k_norm)];
-    let mut dispatch = Dispatch::new(text, constants, params, [blocks, s.kv_heads, s.slots], [256, 1, 1]);
+    let mut dispatch =
+        Dispatch::new(text, constants, params, [blocks.min(most), s.kv_heads, s.slots], [256, 1, 1]);
     dispatch.threadgroup_bytes = vec![SHARED];
     Some(dispatch)
 }
@@ -118,24 +90,17 @@ fn combine_of(
     block: usize,
 ) -> Dispatch {
     let params = [query_heads, block, context.div_ceil(block)].map(|n| n as u32).into();
-    Dispatch::new(text, vec![], params, [rows * query_heads, WIDTH / 32, 1], [256, 1, 1])
+    Dispatch::new(text, vec![], params, [rows * query_heads, WIDTH / 32, 1], [512, 1, 1])
 }
 
-/// A step over a short cache, whose blocks meet in scratch memory.
-pub(super) fn step(k: &AttendStep) -> Option<Native> {
-    let s = &k.prep.shape;
-    if s.context > BLOCK {
-        return None;
-    }
-    let step = step_of(&STEP, &k.prep, BLOCK)?;
-    let combine = combine_of(&STEP_COMBINE, s.query_heads, s.slots, s.context, BLOCK);
-    let scratch = 4 * s.slots * s.query_heads * s.context.div_ceil(BLOCK) * (WIDTH + 2);
-    Some(Native { launches: vec![step, combine], scratch_bytes: scratch })
+/// A step over a short cache: one block of keys.
+pub(super) fn step(k: &AttendStep) -> Option<Dispatch> {
+    if k.prep.shape.context <= BLOCK { step_of(&STEP, &k.prep, BLOCK, 1) } else { None }
 }
 
 /// Blocks of a step over a long cache.
-pub(super) fn blocks(k: &AttendStepBlocks) -> Option<Dispatch> {
-    step_of(&BLOCKS, &k.prep, k.block)
+pub(super) fn blocks(k: &AttendStepBlocks, cores: usize) -> Option<Dispatch> {
+    step_of(&BLOCKS, &k.prep, k.block, (cores / k.prep.shape.kv_heads).max(1))
 }
 
 /// Their sum.

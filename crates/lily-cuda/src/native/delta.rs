@@ -1,7 +1,7 @@
 //! Gated DeltaNet: delta_step.cu for a token, delta_prep.cu and delta_scan.cu for a prompt.
 
 use lily_kernels::delta::{DeltaStep, DeltaStream, L2_EPS, Scan};
-use lily_kernels::{Dispatch, PlainType, Text};
+use lily_kernels::{Dispatch, PlainType};
 
 use super::{Native, SCRATCH_PARAMETER, buffer, by_value};
 
@@ -13,11 +13,13 @@ const TOKENS: usize = 8;
 /// Rows of the state of a block of delta_scan.cu.
 const ROWS: usize = 32;
 
-static STEP: Text = Text {
-    name: "delta_step_native",
-    path: "src/native/delta_step.cu",
-    source: concat!(include_str!("delta.cuh"), "\n", include_str!("delta_step.cu")),
-    parameters: &[
+text!(
+    STEP,
+    "delta_step_native",
+    "delta_step.cu",
+    "",
+    ["delta.cuh"],
+    [
         buffer("raw", 0),
         buffer("z", 1),
         buffer("a", 2),
@@ -31,36 +33,50 @@ static STEP: Text = Text {
         buffer("state", 10),
         buffer("slots", 11),
         by_value(12),
-    ],
-    constants: &[],
-};
-
-macro_rules! stream {
-    ($static:ident, $name:literal, $file:literal) => {
-        static $static: Text = Text {
-            name: $name,
-            path: concat!("src/native/", $file),
-            source: concat!(include_str!("delta.cuh"), "\n", include_str!($file)),
-            parameters: &[
-                buffer("raw", 0),
-                buffer("a", 1),
-                buffer("b", 2),
-                buffer("conv", 3),
-                buffer("a_log", 4),
-                buffer("dt_bias", 5),
-                buffer("y", 6),
-                buffer("conv_state", 7),
-                buffer("state", 8),
-                buffer("slots", 9),
-                by_value(10),
-                SCRATCH_PARAMETER,
-            ],
-            constants: &[],
-        };
-    };
-}
-stream!(PREP, "delta_prep_native", "delta_prep.cu");
-stream!(SCAN, "delta_scan_native", "delta_scan.cu");
+    ]
+);
+text!(
+    PREP,
+    "delta_prep_native",
+    "delta_prep.cu",
+    "",
+    ["delta.cuh"],
+    [
+        buffer("raw", 0),
+        buffer("a", 1),
+        buffer("b", 2),
+        buffer("conv", 3),
+        buffer("a_log", 4),
+        buffer("dt_bias", 5),
+        buffer("y", 6),
+        buffer("conv_state", 7),
+        buffer("state", 8),
+        buffer("slots", 9),
+        by_value(10),
+        SCRATCH_PARAMETER,
+    ]
+);
+text!(
+    SCAN,
+    "delta_scan_native",
+    "delta_scan.cu",
+    "",
+    ["delta.cuh"],
+    [
+        buffer("raw", 0),
+        buffer("a", 1),
+        buffer("b", 2),
+        buffer("conv", 3),
+        buffer("a_log", 4),
+        buffer("dt_bias", 5),
+        buffer("y", 6),
+        buffer("conv_state", 7),
+        buffer("state", 8),
+        buffer("slots", 9),
+        by_value(10),
+        SCRATCH_PARAMETER,
+    ]
+);
 
 fn is_f32(kind: PlainType) -> u32 {
     u32::from(kind == PlainType::F32)

@@ -7,7 +7,8 @@
 // a row of halves is one column, a row of f32 is two, its nearest half and what that leaves, 2,048 times as large. So x counts with 22
 // bits, and the columns that are empty cost nothing. No row's bits depend on the others.
 //
-// BITS, INPUTS and ROWS are constants of the text.
+// The first three constants of a text are these.
+constexpr u32 BITS = FUNCTION_CONSTANT_0, INPUTS = FUNCTION_CONSTANT_1, ROWS = FUNCTION_CONSTANT_2;
 constexpr u32 GROUP = 64, ALL_GROUPS = INPUTS / GROUP;
 constexpr u32 WORDS = BITS / 4;                       // pairs of words that a lane takes of a group and row
 constexpr float LOW_SCALE = 2048.0f;

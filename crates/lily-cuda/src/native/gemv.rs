@@ -19,23 +19,13 @@ const MOST_SHARED: usize = 99 << 10;
 /// Experts that the choice takes.
 const MOST_EXPERTS: usize = 256;
 
-macro_rules! text {
-    ($static:ident, $name:literal, $file:literal, [$($part:literal),*], [$($parameter:expr),* $(,)?]) => {
-        static $static: Text = Text {
-            name: $name,
-            path: concat!("src/native/", $file),
-            source: concat!($(include_str!($part), "\n",)* include_str!($file)),
-            parameters: &[$($parameter),*],
-            constants: &[],
-        };
-    };
-}
-
 text!(
     MATMUL,
     "matmul_native",
     "matmul.cu",
-    ["matmul_constants.cuh", "gemv.cuh", "output.cuh"],
+    "#define NORM 0
+#define OUT FUNCTION_CONSTANT_3",
+    ["gemv.cuh", "output.cuh"],
     [
         buffer("x", 0),
         buffer("weight", 1),
@@ -49,7 +39,9 @@ text!(
     NORM_MATMUL,
     "norm_matmul_native",
     "matmul.cu",
-    ["norm_matmul_constants.cuh", "gemv.cuh", "output.cuh"],
+    "#define NORM 1
+#define OUT FUNCTION_CONSTANT_3",
+    ["gemv.cuh", "output.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -64,7 +56,8 @@ text!(
     NORM_SWIGLU,
     "norm_swiglu_native",
     "swiglu.cu",
-    ["norm_swiglu_constants.cuh", "gemv.cuh"],
+    "#define ROUTED 0",
+    ["gemv.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -82,7 +75,8 @@ text!(
     ROUTED_SWIGLU,
     "routed_swiglu_native",
     "swiglu.cu",
-    ["routed_swiglu_constants.cuh", "gemv.cuh", "top_k.cuh"],
+    "#define ROUTED 1",
+    ["gemv.cuh", "top_k.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -101,7 +95,8 @@ text!(
     DOWN_COMBINE,
     "down_combine_native",
     "down_combine.cu",
-    ["down_combine_constants.cuh", "gemv.cuh", "top_k.cuh"],
+    "",
+    ["gemv.cuh", "top_k.cuh"],
     [
         buffer("act", 0),
         buffer("logits", 1),
@@ -120,6 +115,11 @@ text!(
 
 pub(super) fn takes(format: QuantFormat, inputs: usize) -> bool {
     format.group == GROUP && matches!(format.bits, 4 | 8) && inputs.is_multiple_of(GROUP)
+}
+
+/// Whether a matrix of so many rows can be read too: gemv.cuh counts its words in 32 bits.
+fn reaches(format: QuantFormat, rows: usize, inputs: usize) -> bool {
+    takes(format, inputs) && rows * inputs / 32 * format.bits <= u32::MAX as usize
 }
 
 /// Warps that share the inputs of a tile, where there are few tiles.
@@ -174,7 +174,7 @@ fn parts(parts: Parts, eps: f32) -> Vec<u32> {
 
 /// Of few rows.
 pub(super) fn matmul(k: &Matmul, cores: usize) -> Option<Dispatch> {
-    if k.method != Method::Rows || !takes(k.format, k.inputs) {
+    if k.method != Method::Rows || !reaches(k.format, k.outputs(), k.inputs) {
         return None;
     }
     let (warps, split, blocks) = shape(k.outputs(), k.inputs, cores);
@@ -185,7 +185,7 @@ pub(super) fn matmul(k: &Matmul, cores: usize) -> Option<Dispatch> {
 
 /// With the norm in front.
 pub(super) fn norm_matmul(k: &NormMatmul, cores: usize) -> Option<Dispatch> {
-    if !takes(k.format, k.inputs) {
+    if !reaches(k.format, k.outputs(), k.inputs) {
         return None;
     }
     let (warps, split, blocks) = shape(k.outputs(), k.inputs, cores);
@@ -199,7 +199,7 @@ pub(super) fn norm_matmul(k: &NormMatmul, cores: usize) -> Option<Dispatch> {
 
 /// Of the shared expert.
 pub(super) fn norm_swiglu(k: &NormSwiglu) -> Option<Dispatch> {
-    if k.gate != k.up || !takes(k.gate, k.inputs) {
+    if k.gate != k.up || !reaches(k.gate, k.outputs, k.inputs) {
         return None;
     }
     let warps = warps(k.inputs);
@@ -212,7 +212,11 @@ pub(super) fn norm_swiglu(k: &NormSwiglu) -> Option<Dispatch> {
 
 /// Of the chosen experts.
 pub(super) fn routed_swiglu(k: &RoutedSwiglu) -> Option<Dispatch> {
-    if k.gate != k.up || !takes(k.gate, k.inputs) || k.experts > MOST_EXPERTS || k.top_k > 32 {
+    if k.gate != k.up
+        || !reaches(k.gate, k.experts * k.outputs, k.inputs)
+        || k.experts > MOST_EXPERTS
+        || k.top_k > 32
+    {
         return None;
     }
     let warps = warps(k.inputs);
@@ -228,7 +232,7 @@ pub(super) fn down_combine(k: &DownCombine) -> Option<Dispatch> {
     let same = k.format == k.shared_format && k.inputs == k.shared_inputs;
     let warps = (k.inputs / GROUP).div_ceil(GROUPS);
     let all = (k.top_k + 1) * warps;
-    if !same || !takes(k.format, k.inputs) || k.experts > MOST_EXPERTS || all > 32 {
+    if !same || !reaches(k.format, k.experts * k.outputs, k.inputs) || k.experts > MOST_EXPERTS || all > 32 {
         return None;
     }
     let constants = [k.format.bits, k.inputs, 1, k.top_k, warps].map(|n| n as u32).into();

@@ -20,8 +20,8 @@ struct ExpertRows {
 struct ExpertMatrices {
     Matrix one, other;
     u32 start, first, outputs;
-    __device__ const Matrix& matrix(u32 m) const { return SWIGLU && m % 2 ? other : one; }
-    __device__ u32 row(u32 m, u32 side) const { return start + min(first + (SWIGLU ? 0 : 16 * m) + 8 * side, outputs - 1); }
+    __device__ Matrix matrix(u32 r) const { return SWIGLU && r / 16 % 2 ? other : one; }
+    __device__ u32 row(u32 r) const { return start + min(first + (SWIGLU ? r / 32 * 16 + r % 16 : r), outputs - 1); }
 };
 
 #if SWIGLU
@@ -37,15 +37,15 @@ grouped_matmul_native__cuda(const FINE* x, const u32* order, const u32* tiles, c
     const Matrix other = {weight, scales, biases};
     constexpr u32 OF_WARP = 32;
 #endif
-    __shared__ uint4 memory[2 * 64 * 8];
-    const u32 thread = threadIdx.x, warp = thread / 32, g = thread % 32 / 4, number = blockIdx.x / p.blocks;
+    __shared__ __align__(16) Stages<16 * MT * WM, 64> memory;
+    const u32 warp = threadIdx.x / 32, number = blockIdx.x / p.blocks;
     wait_for_the_one_before();
     if (number >= tiles[0]) return;
     const u32 expert = tiles[1 + 3 * number], first = tiles[2 + 3 * number], rows = tiles[3 + 3 * number];
-    const u32 col = (blockIdx.x % p.blocks * WM + warp) * OF_WARP;
+    const u32 block = blockIdx.x % p.blocks * WM * OF_WARP, col = block + warp * OF_WARP;
     const ExpertRows from = {x, order, p.inputs, first, p.top_k};
-    const ExpertMatrices matrices = {{weight, scales, biases}, other, expert * p.outputs, col + g, p.outputs};
-    float* staging = (float*)memory + warp * 8 * (16 * MT + 4);
+    const ExpertMatrices matrices = {{weight, scales, biases}, other, expert * p.outputs, block, p.outputs};
+    float* staging = (float*)&memory + warp * 8 * (16 * MT + 4);
     auto store = [&](u32 r, u32 of, const float(&v)[8]) {
         const u32 o = col + of;
         if (r >= rows || o >= p.outputs) return;
@@ -64,7 +64,7 @@ grouped_matmul_native__cuda(const FINE* x, const u32* order, const u32* tiles, c
     auto run = [&](auto count) {
         constexpr u32 NT = decltype(count)::VALUE;
         float sums[MT][NT][4];
-        gemm<MT, NT, WM, 1>(sums, memory, from, rows, matrices, p.inputs);
+        gemm<MT, NT, WM, 1>(sums, &memory, from, rows, matrices, p.inputs);
         let_the_next_one_start();
         __syncthreads();
 #if SWIGLU

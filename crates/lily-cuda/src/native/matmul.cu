@@ -1,5 +1,6 @@
 // Matmul and NormMatmul of one to four rows (gemv.cuh): SPLIT_K warps share a tile, a block goes from tiles to tiles, and the next
 // weights are on their way while these are multiplied.
+constexpr bool NORM_IS_F32 = FUNCTION_CONSTANT_4;
 constexpr u32 WARPS = FUNCTION_CONSTANT_5, SPLIT_K = FUNCTION_CONSTANT_6, AT_ONCE = WARPS / SPLIT_K;
 constexpr u32 SHARE = (ALL_GROUPS + SPLIT_K - 1) / SPLIT_K, GROUPS = SHARE < 4 ? SHARE : 4, STEPS = (SHARE + GROUPS - 1) / GROUPS;
 constexpr u32 COLUMNS = NORM ? 2 * ROWS : ROWS;

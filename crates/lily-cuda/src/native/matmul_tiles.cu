@@ -11,18 +11,18 @@ struct PlainRows {
 struct OneMatrix {
     Matrix of;
     u32 first, outputs;
-    __device__ const Matrix& matrix(u32) const { return of; }
-    __device__ u32 row(u32 m, u32 side) const { return min(first + 16 * m + 8 * side, outputs - 1); }
+    __device__ Matrix matrix(u32) const { return of; }
+    __device__ u32 row(u32 r) const { return min(first + r, outputs - 1); }
 };
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS)
 matmul_tiles_native__cuda(const FINE* x, const u32* weight, const bf16* scales, const bf16* biases, void* out, MatmulParams p) {
     extern __shared__ uint4 memory[];
-    const u32 thread = threadIdx.x, warp = thread / 32, g = thread % 32 / 4;
-    const u32 col = (blockIdx.x * WM + warp % WM) * 16 * MT, row = blockIdx.y * 8 * NT * WN, rows = min(p.rows - row, 8 * NT * WN);
+    const u32 warp = threadIdx.x / 32, block = blockIdx.x * WM * 16 * MT;
+    const u32 col = block + warp % WM * 16 * MT, row = blockIdx.y * 8 * NT * WN, rows = min(p.rows - row, 8 * NT * WN);
     float sums[MT][NT][4];
     wait_for_the_one_before();
-    gemm<MT, NT, WM, WN>(sums, memory, PlainRows{x + (u64)row * p.inputs, p.inputs}, rows, OneMatrix{{weight, scales, biases}, col + g, p.outputs}, p.inputs);
+    gemm<MT, NT, WM, WN>(sums, memory, PlainRows{x + (u64)row * p.inputs, p.inputs}, rows, OneMatrix{{weight, scales, biases}, block, p.outputs}, p.inputs);
     let_the_next_one_start();
     __syncthreads();
     float* staging = (float*)memory + warp * 8 * (16 * MT + 4);

@@ -5,6 +5,20 @@
 //! A text's function takes the kernel's operands in their order, with `slots` behind them where the shared text has it, then its
 //! parameters by value, then scratch memory where it wants some. It is specialized by `FUNCTION_CONSTANT_n`, as the shared texts are.
 
+/// A native text: its function, its file, what is defined for it, the files that stand before it, its parameters.
+macro_rules! text {
+    ($static:ident, $name:literal, $file:literal, $head:literal, [$($part:literal),*], [$($parameter:expr),* $(,)?]) => {
+        static $static: lily_kernels::Text = lily_kernels::Text {
+            name: $name,
+            path: concat!("src/native/", $file),
+            source: concat!($head, "\n", $(include_str!($part), "\n",)* include_str!($file)),
+            parameters: &[$($parameter),*],
+            constants: &[],
+        };
+    };
+}
+
+// The macro is theirs.
 mod attention;
 mod delta;
 mod gemm;
@@ -68,8 +82,8 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, cores: usize) -> Optio
         Kernel::DownCombine(k) => vec![gemv::down_combine(k)?],
         Kernel::DeltaStep(k) => vec![delta::step(k)?],
         Kernel::DeltaStream(k) => return delta::stream(k),
-        Kernel::AttendStep(k) => return attention::step(k),
-        Kernel::AttendStepBlocks(k) => vec![attention::blocks(k)?],
+        Kernel::AttendStep(k) => vec![attention::step(k)?],
+        Kernel::AttendStepBlocks(k) => vec![attention::blocks(k, cores)?],
         Kernel::AttendCombine(k) => vec![attention::combine(k)?],
         _ => return None,
     };

@@ -1,4 +1,4 @@
-// Where a product goes (msl/output.h): OUT is a constant of the text.
+// Where a product goes (msl/output.h): OUT names the text's constant for it.
 struct PartOutput {
     void* out;
     u32 rows, outputs, width0, width1, width2;

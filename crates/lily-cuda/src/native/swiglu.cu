@@ -1,5 +1,6 @@
 // NormSwiglu and RoutedSwiglu (gemv.cuh): a tile is eight rows of gate and the same rows of up. With ROUTED a block's second coordinate is a
 // pair (row, slot), whose expert it chooses itself.
+constexpr bool NORM_IS_F32 = FUNCTION_CONSTANT_4;
 constexpr u32 WARPS = FUNCTION_CONSTANT_5, SHARE = (ALL_GROUPS + WARPS - 1) / WARPS, GROUPS = SHARE < 4 ? SHARE : 4;
 constexpr u32 STEPS = (SHARE + GROUPS - 1) / GROUPS;
 

@@ -11,19 +11,19 @@ struct PlainRows {
 struct TwoMatrices {
     Matrix gate, up;
     u32 first, outputs;
-    __device__ const Matrix& matrix(u32 m) const { return m % 2 ? up : gate; }
-    __device__ u32 row(u32 m, u32 side) const { return min(first + 16 * (m / 2) + 8 * side, outputs - 1); }
+    __device__ Matrix matrix(u32 r) const { return r / 16 % 2 ? up : gate; }
+    __device__ u32 row(u32 r) const { return min(first + r / 32 * 16 + r % 16, outputs - 1); }
 };
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS)
 swiglu_tiles_native__cuda(const FINE* x, const u32* gate_weight, const bf16* gate_scales, const bf16* gate_biases, const u32* up_weight,
                           const bf16* up_scales, const bf16* up_biases, FINE* out, SwigluParams p) {
     extern __shared__ uint4 memory[];
-    const u32 thread = threadIdx.x, warp = thread / 32, g = thread % 32 / 4;
-    const u32 col = (blockIdx.x * WM + warp % WM) * 8 * MT, row = blockIdx.y * 8 * NT * WN, rows = min(p.rows - row, 8 * NT * WN);
+    const u32 warp = threadIdx.x / 32, block = blockIdx.x * WM * 8 * MT;
+    const u32 col = block + warp % WM * 8 * MT, row = blockIdx.y * 8 * NT * WN, rows = min(p.rows - row, 8 * NT * WN);
     float sums[MT][NT][4];
     wait_for_the_one_before();
-    const TwoMatrices matrices = {{gate_weight, gate_scales, gate_biases}, {up_weight, up_scales, up_biases}, col + g, p.outputs};
+    const TwoMatrices matrices = {{gate_weight, gate_scales, gate_biases}, {up_weight, up_scales, up_biases}, block, p.outputs};
     gemm<MT, NT, WM, WN>(sums, memory, PlainRows{x + (u64)row * p.inputs, p.inputs}, rows, matrices, p.inputs);
     let_the_next_one_start();
     __syncthreads();

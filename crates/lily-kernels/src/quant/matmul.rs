@@ -293,6 +293,15 @@ impl Matmul {
         cases.push(case(5, &[8200], 32, (8, 32), Output::F32));
         cases.push(case(20, &[4100], 64, (4, 64), Output::Add));
         cases.push(case(4, &[64], 2048, (4, 64), Output::Activation));
+        // Whole fours of groups, which texts of NVIDIA GPUs take: parts that are whole eights and parts that are not.
+        for (i, (rows, widths)) in
+            [(1, &[8][..]), (31, &[64, 16, 8, 8]), (33, &[129]), (65, &[120, 3, 5]), (130, &[264])]
+                .into_iter()
+                .enumerate()
+        {
+            cases.push(case(rows, widths, 512, [(4, 64), (8, 64)][i % 2], kinds[i % 4]));
+            cases.push(case(rows, widths, 256, [(4, 64), (8, 64)][i / 2 % 2], kinds[(i + 1) % 4]));
+        }
         cases
     }
 }

@@ -152,6 +152,10 @@ impl crate::testing::GpuCases for Swiglu {
             cases.push(case(rows, outputs, 64, Method::Tiles));
         }
         cases.push(case(100, 2080, 64, Method::Tiles));
+        // Whole fours of groups, which texts of NVIDIA GPUs take.
+        for (rows, outputs) in [(1, 1), (33, 65), (64, 128), (129, 200)] {
+            cases.push(case(rows, outputs, 512, Method::Tiles));
+        }
         cases
     }
 

@@ -1,1 +1,0 @@
-constexpr unsigned BITS = FUNCTION_CONSTANT_0;

@@ -1,1 +1,0 @@
-#define WHOLE 0

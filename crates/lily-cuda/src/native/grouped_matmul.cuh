@@ -1,2 +1,0 @@
-constexpr unsigned BITS = FUNCTION_CONSTANT_0;
-#define SWIGLU 0

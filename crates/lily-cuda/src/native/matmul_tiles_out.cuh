@@ -1,1 +1,0 @@
-constexpr unsigned OUT = FUNCTION_CONSTANT_1;
