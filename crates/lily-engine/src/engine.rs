@@ -11,8 +11,8 @@ use lily_protocol::{Engine, Event, Generation, GenerationRequest, Limits, Load, 
 use crate::config::{EngineConfig, StartError};
 use crate::cuts::CutRule;
 use crate::sampler::Sampler;
+use crate::sleep::{self, Sleep};
 use crate::task::Task;
-use crate::worker::Worker;
 
 /// The longest wait that a refused client is told.
 const MOST_RETRY_SECONDS: u64 = 120;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     state_bytes: AtomicUsize,
     /// Drop all work instead of finishing it.
     abort: AtomicBool,
+    /// There is no model until somebody asks.
+    asleep: AtomicBool,
     arrivals: AtomicU64,
     /// How long a request is worked on, a moving average.
     service_millis: AtomicU64,
@@ -43,6 +45,7 @@ impl Shared {
             running: AtomicUsize::new(0),
             state_bytes: AtomicUsize::new(0),
             abort: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             arrivals: AtomicU64::new(0),
             service_millis: AtomicU64::new(0),
         }
@@ -75,6 +78,11 @@ impl Shared {
         }
     }
 
+    /// Tells whether the model was let go.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, SeqCst);
+    }
+
     /// Tells how busy the thread is.
     pub(crate) fn publish(&self, running: usize, state_bytes: usize) {
         self.running.store(running, SeqCst);
@@ -102,11 +110,23 @@ pub struct LocalEngine {
 
 /// Starts an engine's thread, which owns the model until it ends.
 pub fn start(config: EngineConfig, forward: Box<dyn Forward>) -> Result<LocalEngine, StartError> {
+    start_with(config, forward, None)
+}
+
+/// The same; with `sleep`, the model is dropped when nobody asks for it.
+pub fn start_with(
+    config: EngineConfig,
+    forward: Box<dyn Forward>,
+    sleep: Option<Sleep>,
+) -> Result<LocalEngine, StartError> {
     config.check(&*forward)?;
     let (sender, receiver): (_, Receiver<Task>) = channel();
     let shared = Arc::new(Shared::new(sender));
-    let worker = Worker::new(&config, forward, receiver, shared.clone());
-    let thread = std::thread::Builder::new().name("lily-engine".into()).spawn(move || worker.run())?;
+    let thread = {
+        let (config, shared) = (config.clone(), shared.clone());
+        let work = move || sleep::run(&config, forward, receiver, &shared, sleep);
+        std::thread::Builder::new().name("lily-engine".into()).spawn(work)?
+    };
     let rule = CutRule::new(config.chunk, config.cut_markers.clone());
     Ok(LocalEngine { config, rule, shared, thread: Mutex::new(Some(thread)) })
 }
@@ -208,6 +228,7 @@ impl Engine for LocalEngine {
             running: self.shared.running.load(SeqCst),
             waiting: self.shared.waiting(),
             state_bytes: self.shared.state_bytes.load(SeqCst),
+            asleep: self.shared.asleep.load(SeqCst),
         }
     }
 }

@@ -7,7 +7,8 @@
 //! | file | idea |
 //! |---|---|
 //! | `engine.rs` | the handle: checks of a request, the queue's bound, shutting down |
-//! | `worker.rs` | the thread: receive, admit, act, finish |
+//! | `sleep.rs` | the thread: work with a model, and time without one |
+//! | `worker.rs` | work with a model: receive, admit, act, finish |
 //! | `turns.rs` | the policy: whose turn is next |
 //! | `sessions.rs` | sequences and snapshots of the model, under a memory budget |
 //! | `cuts.rs` | where prefill is cut: a pure function of the token ids |
@@ -28,11 +29,13 @@ mod keep;
 mod prefix_cache;
 mod sampler;
 mod sessions;
+mod sleep;
 mod task;
 mod turns;
 mod worker;
 
 pub use config::{EngineConfig, StartError};
 pub use cuts::{Cut, CutKind, CutMarkers, CutRule};
-pub use engine::{LocalEngine, start};
+pub use engine::{LocalEngine, start, start_with};
 pub use sampler::{Philox, Sampler, SamplerError, SamplingError, Scratch, logprobs};
+pub use sleep::Sleep;

@@ -5,7 +5,8 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
 
 use lily_model::{DeviceError, Forward};
 use lily_protocol::{Event, FinishReason};
@@ -14,6 +15,7 @@ use crate::config::EngineConfig;
 use crate::engine::Shared;
 use crate::sampler::{SamplerError, Scratch};
 use crate::sessions::Sessions;
+use crate::sleep::Ended;
 use crate::task::Task;
 use crate::turns::{Action, Prompt, Turns};
 
@@ -22,6 +24,15 @@ enum End {
     Finished(FinishReason),
     Failed(String),
     Cancelled,
+}
+
+/// What a step found.
+enum Round {
+    Worked,
+    /// Nothing to do, for as long as that may last.
+    Idle,
+    /// Nothing more will come.
+    Closed,
 }
 
 impl From<DeviceError> for End {
@@ -56,6 +67,8 @@ pub(crate) struct Worker {
     parallel: usize,
     state_memory: usize,
     total_memory: usize,
+    /// How long there may be nothing to do before this ends; `None`: for ever.
+    patience: Option<Duration>,
 }
 
 impl Worker {
@@ -64,6 +77,7 @@ impl Worker {
         forward: Box<dyn Forward>,
         receiver: Receiver<Task>,
         shared: Arc<Shared>,
+        patience: Option<Duration>,
     ) -> Self {
         Worker {
             sessions: Sessions::new(forward, config.chunk, config.cache_memory),
@@ -80,17 +94,21 @@ impl Worker {
             parallel: config.parallel,
             state_memory: config.state_memory,
             total_memory: config.state_memory.saturating_add(config.cache_memory),
+            patience,
         }
     }
 
-    /// Works until the handle closes the channel and all work is done or dropped.
-    pub(crate) fn run(mut self) {
+    /// Works, on `first` to begin with, until the handle closes the channel and all work is done or dropped, or until its patience
+    /// with having no work ends. The model is gone when this returns.
+    pub(crate) fn run(mut self, first: Option<Task>) -> Ended {
+        self.waiting.extend(first);
         let mut last_words = "the engine is shutting down".to_owned();
         let mut sound = true;
         loop {
             match catch_unwind(AssertUnwindSafe(|| self.round())) {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(Round::Worked) => {}
+                Ok(Round::Idle) => return self.rest(),
+                Ok(Round::Closed) => break,
                 Err(panic) => {
                     last_words = format!("the engine stopped after a fault of its own: {}", message(&*panic));
                     tracing::error!("{last_words}");
@@ -103,29 +121,29 @@ impl Worker {
         while let Ok(task) = self.receiver.try_recv() {
             self.waiting.push_back(task);
         }
-        let Worker { mut sessions, mut live, waiting, shared, .. } = self;
+        let Worker { sessions, live, waiting, shared, .. } = self;
         for task in live.iter().chain(&waiting) {
             task.events.send(Event::Failed(last_words.clone()));
             shared.ended(None);
         }
-        // A model that panicked is not called again, and may panic again even while it is dropped.
-        let freed = catch_unwind(AssertUnwindSafe(move || {
-            if sound {
-                live.iter_mut().for_each(|task| sessions.release(task));
-                sessions.clear();
-            }
-            drop(sessions);
-        }));
-        if let Err(panic) = freed {
-            tracing::error!("freeing the model failed: {}", message(&*panic));
-        }
+        free(sessions, live, sound);
         shared.publish(0, 0);
+        Ended::Closed
     }
 
-    /// One step; false when there will be no more.
-    fn round(&mut self) -> bool {
-        if !self.receive() || self.shared.aborted() {
-            return false;
+    /// Lets the model go. There is no work: what comes is in the channel.
+    fn rest(self) -> Ended {
+        free(self.sessions, self.live, true);
+        self.shared.publish(0, 0);
+        Ended::Idle(self.receiver)
+    }
+
+    /// One step.
+    fn round(&mut self) -> Round {
+        match self.receive() {
+            Round::Worked if self.shared.aborted() => return Round::Closed,
+            Round::Worked => {}
+            end => return end,
         }
         self.drop_cancelled();
         self.admit();
@@ -136,21 +154,26 @@ impl Worker {
             Action::Nothing => self.resolve_stall(),
         }
         self.publish();
-        true
+        Round::Worked
     }
 
-    /// Takes what has arrived; waits for it if there is nothing else to do. False at the end of all work.
-    fn receive(&mut self) -> bool {
+    /// Takes what has arrived; waits for it if there is nothing else to do.
+    fn receive(&mut self) -> Round {
         if self.live.is_empty() && self.waiting.is_empty() {
-            match self.receiver.recv() {
+            let received = match self.patience {
+                Some(patience) => self.receiver.recv_timeout(patience),
+                None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match received {
                 Ok(task) => self.waiting.push_back(task),
-                Err(_) => return false,
+                Err(RecvTimeoutError::Timeout) => return Round::Idle,
+                Err(RecvTimeoutError::Disconnected) => return Round::Closed,
             }
         }
         loop {
             match self.receiver.try_recv() {
                 Ok(task) => self.waiting.push_back(task),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Round::Worked,
             }
         }
     }
@@ -375,8 +398,22 @@ impl Worker {
     }
 }
 
+/// Drops a model. One that panicked is not called again, and may panic again even while it is dropped.
+fn free(mut sessions: Sessions, mut live: Vec<Task>, sound: bool) {
+    let freed = catch_unwind(AssertUnwindSafe(move || {
+        if sound {
+            live.iter_mut().for_each(|task| sessions.release(task));
+            sessions.clear();
+        }
+        drop(sessions);
+    }));
+    if let Err(panic) = freed {
+        tracing::error!("freeing the model failed: {}", message(&*panic));
+    }
+}
+
 /// What a panic said.
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

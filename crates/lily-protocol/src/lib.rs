@@ -201,6 +201,8 @@ pub struct Load {
     pub waiting: usize,
     /// Bytes of session state and prefix cache held now.
     pub state_bytes: usize,
+    /// The model was let go, since nobody asked for it; the next request brings it back.
+    pub asleep: bool,
 }
 
 /// Something that continues prompts. Shared between threads; `submit` never blocks on the work itself.

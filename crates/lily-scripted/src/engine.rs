@@ -120,6 +120,7 @@ impl Engine for ScriptedEngine {
             running: self.0.running.load(Ordering::Relaxed),
             waiting: self.0.waiting.load(Ordering::Relaxed),
             state_bytes: 0,
+            asleep: false,
         }
     }
 

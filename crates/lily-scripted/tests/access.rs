@@ -118,10 +118,10 @@ fn a_key_file_is_read_again() {
     );
     std::fs::write(&path, "third\nsecond\n").expect("a file");
     assert_eq!(status("third"), 401, "not before it is told");
-    server.handle.reread_keys();
+    server.handle.reread();
     assert_eq!((status("first"), status("second"), status("third")), (401, 200, 200));
     std::fs::write(&path, "# none\n").expect("a file");
-    server.handle.reread_keys();
+    server.handle.reread();
     assert_eq!(status("third"), 200, "a file without keys changes nothing");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for file in [path, "no/such/file".into(), env!("CARGO_TARGET_TMPDIR").into()] {

@@ -2,6 +2,16 @@
 
 use std::path::Path;
 
+/// Where tests are whose names begin with this.
+const FOLDERS: [(&str, &str); 6] = [
+    ("text", "crates/lily-text/tests/*.rs"),
+    ("engine", "crates/lily-engine/tests/engine/*.rs"),
+    ("e2e", "tests/e2e/*.py"),
+    ("clients", "tests/clients/*.py"),
+    ("server", "tests/server/*.py"),
+    ("openapi", "tests/openapi/*.py"),
+];
+
 #[test]
 fn every_named_test_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -15,17 +25,19 @@ fn every_named_test_exists() {
         let mut file = String::new();
         for name in cell.split('`').skip(1).step_by(2) {
             let parts: Vec<&str> = name.split("::").collect();
-            let (text, parts) = match parts.as_slice() {
-                ["text", rest @ ..] => (Some("lily-text"), rest),
-                rest => (None, rest),
+            // A folder of tests has a name of its own; `::test` is in the file named before it.
+            let folder = FOLDERS.iter().find(|(word, _)| *word == parts[0]);
+            let (pattern, parts) = match folder {
+                Some((_, pattern)) => (*pattern, &parts[1..]),
+                None => ("crates/lily-scripted/tests/*.rs", &parts[..]),
             };
-            // `::test` is in the file named before it.
             if !parts[0].is_empty() {
-                file = format!("crates/{}/tests/{}.rs", text.unwrap_or("lily-scripted"), parts[0]);
+                file = pattern.replace('*', parts[0]);
             }
             let source = read(&file);
             if let Some(test) = parts.get(1) {
-                assert!(source.contains(&format!("fn {test}(")), "{name}: no such test in {file}");
+                let is_there = ["fn", "def"].iter().any(|word| source.contains(&format!("{word} {test}(")));
+                assert!(is_there, "{name}: no such test in {file}");
             }
             seen += 1;
         }

@@ -127,3 +127,31 @@ fn a_second_interrupt_does_not_wait() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_the_keys_again() {
+    let keys = script("keys.txt", "first\n");
+    let key_file = keys.to_str().expect("a path").to_owned();
+    let (server, line) = start("keys.jsonl", r#"{"pieces": ["x"]}"#, &["--api-key-file", &key_file]);
+    let status = |key: &str| {
+        let mut stream = TcpStream::connect(address(&line)).expect("a connection");
+        let request = format!(
+            "GET /props HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply");
+        reply[9..12].to_owned()
+    };
+    assert_eq!((status("first").as_str(), status("second").as_str()), ("200", "401"));
+    std::fs::write(&keys, "second\n").expect("written");
+    let pid = server.0.id().to_string();
+    assert!(Command::new("kill").args(["-HUP", &pid]).status().expect("kill runs").success());
+    let started = Instant::now();
+    while status("second") != "200" {
+        assert!(started.elapsed() < Duration::from_secs(5), "the file is read again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(status("first"), "401");
+}

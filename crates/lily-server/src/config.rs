@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::http::tls::TlsFiles;
+
 /// Where to listen and how much to take. [`ServerConfig::default`] and then set what differs.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -10,12 +12,16 @@ pub struct ServerConfig {
     pub host: String,
     /// Port to bind; 0 lets the system choose.
     pub port: u16,
+    /// A socket in the file system to listen on, in place of host and port; only this user can connect.
+    pub socket: Option<PathBuf>,
+    /// Speak TLS, with this certificate; read again by [`crate::Handle::reread`].
+    pub tls: Option<TlsFiles>,
     /// Names accepted in `Host` besides localhost, loopback addresses and `host` itself.
     pub allowed_hosts: Vec<String>,
     /// Keys of which a request has to bring one, except to `/health`, `/v1/models` and `/`. Empty, and no file: no key is
     /// needed.
     pub api_keys: Vec<String>,
-    /// More keys, one a line; read again by [`crate::Handle::reread_keys`].
+    /// More keys, one a line; read again by [`crate::Handle::reread`].
     pub api_key_file: Option<PathBuf>,
     /// Requests of one key running at one moment; one more is answered 429. `None`: as many as there is room for.
     pub requests_per_key: Option<usize>,
@@ -51,6 +57,8 @@ impl Default for ServerConfig {
         ServerConfig {
             host: "127.0.0.1".into(),
             port: 8080,
+            socket: None,
+            tls: None,
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
             api_key_file: None,

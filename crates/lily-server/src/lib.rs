@@ -51,6 +51,8 @@ mod times;
 
 pub use config::ServerConfig;
 pub use docs::api_reference;
+pub use http::door::SocketError;
 pub use http::keys::KeyFileError;
 pub use http::listener::{BindError, Handle, Server, bind};
+pub use http::tls::{TlsError, TlsFiles};
 pub use service::Service;

@@ -156,6 +156,7 @@ impl Metrics {
         );
         page.histogram("vllm:e2e_request_latency_seconds", "Seconds of whole answers", &self.request_times);
         page.gauge("lily:state_bytes", "Bytes of session states and earlier states", load.state_bytes);
+        page.gauge("lily:asleep", "1 while the model is let go", u8::from(load.asleep));
         page.0
     }
 }

@@ -11,6 +11,7 @@ use crate::http::body::BodyBudget;
 use crate::http::cors::Origins;
 use crate::http::host::HostRule;
 use crate::http::keys::Keys;
+use crate::http::tls::Tls;
 use crate::service::Service;
 
 /// Where the server is in its life.
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) hosts: HostRule,
     pub(crate) keys: Keys,
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) origins: Origins,
     pub(crate) bodies: BodyBudget,
     pub(crate) unknown: UnknownNames,
@@ -37,10 +39,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: ServerConfig, hosts: HostRule, keys: Keys) -> Self {
+    pub(crate) fn new(config: ServerConfig, hosts: HostRule, keys: Keys, tls: Option<Arc<Tls>>) -> Self {
         Shared {
             hosts,
             keys,
+            tls,
             origins: Origins::new(&config.cors_origins),
             bodies: BodyBudget::new(config.max_bodies_bytes),
             unknown: UnknownNames::default(),

@@ -35,7 +35,7 @@ pub(crate) async fn props(State(shared): State<Arc<Shared>>) -> Result<Json<Valu
         "modalities": {"vision": false, "audio": false},
         "chat_template": service.text.chat_template().unwrap_or_default(),
         "build_info": concat!("lily-", env!("CARGO_PKG_VERSION")),
-        "is_sleeping": false,
+        "is_sleeping": service.engine.load().asleep,
     })))
 }
 

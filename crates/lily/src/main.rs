@@ -7,6 +7,8 @@ mod answer;
 mod cli;
 mod commands;
 mod interrupt;
+mod logging;
+mod running;
 mod setup;
 mod terminal;
 
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => commands::run::run(flags),
         Command::Chat(flags) => commands::chat::run(flags),
         Command::Serve(flags) => commands::serve::run(flags),
+        Command::Ps(flags) => commands::ps::run(flags),
         Command::Inspect(flags) => commands::inspect::run(flags),
         Command::Doctor(flags) => commands::doctor::run(flags),
         Command::Logits(flags) => commands::logits::run(flags),

@@ -9,4 +9,5 @@ mod helpers;
 mod memory;
 mod reuse;
 mod schedules;
+mod sleep;
 mod turns;

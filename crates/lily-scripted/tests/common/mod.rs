@@ -38,6 +38,7 @@ pub(crate) fn setup(script: &str) -> Setup {
 
 /// A running server; dropping it stops it.
 pub(crate) struct Running {
+    /// Port 0 where there is none.
     pub(crate) address: SocketAddr,
     pub(crate) engine: ScriptedEngine,
     pub(crate) handle: Handle,
@@ -61,7 +62,7 @@ impl Setup {
             (self.service)(&mut service);
             (bind(self.config).await.expect("a free port"), engine, service)
         });
-        let (address, handle) = (server.address(), server.handle());
+        let (address, handle) = (server.address().unwrap_or(([127, 0, 0, 1], 0).into()), server.handle());
         if self.ready {
             handle.ready(service.clone());
         }
@@ -180,7 +181,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    pub(crate) fn read(stream: &mut TcpStream) -> Reply {
+    pub(crate) fn read(stream: &mut impl Read) -> Reply {
         let mut all = Vec::new();
         let result = stream.read_to_end(&mut all);
         assert!(!all.is_empty(), "no reply ({result:?})");

@@ -10,9 +10,9 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::errors::Kind;
+use crate::http::door::{Incoming, Wire};
 use crate::shared::{Phase, Shared};
 
 /// hyper refuses to work with a smaller buffer.
@@ -28,10 +28,13 @@ const REFUSAL: Duration = Duration::from_secs(1);
 ///
 /// A client that closes its sending side counts as gone, since nothing tells it apart from one that closed everything;
 /// the request in progress is dropped, and with it its work.
-pub(crate) async fn serve(stream: TcpStream, shared: Arc<Shared>, router: Router) {
-    // A streamed token is a small packet that must not wait for the next.
-    let _ = stream.set_nodelay(true);
+pub(crate) async fn serve(incoming: Incoming, shared: Arc<Shared>, router: Router) {
     let config = &shared.config;
+    let opened = tokio::select! {
+        opened = incoming.open(config.header_timeout) => opened,
+        () = shared.reached(Phase::Draining) => None,
+    };
+    let Some(stream) = opened else { return };
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.header_timeout)
@@ -59,8 +62,9 @@ pub(crate) async fn serve(stream: TcpStream, shared: Arc<Shared>, router: Router
     linger(connection.into_parts().io.into_inner(), if told { SHORT_LINGER } else { LINGER }).await;
 }
 
-/// Says that there is no place for this connection.
-pub(crate) async fn refuse(mut stream: TcpStream) {
+/// Says that there is no place for this connection; not to one that would have to shake hands first, which costs more than a place.
+pub(crate) async fn refuse(incoming: Incoming) {
+    let Incoming::Plain(mut stream) = incoming else { return };
     let error = Kind::Busy.error("too many connections at this moment; try again");
     let body = error.body().to_string();
     let response = format!(
@@ -77,7 +81,7 @@ pub(crate) async fn refuse(mut stream: TcpStream) {
 
 /// Closes a socket so that the peer can read the last answer: a socket closed with bytes unread is reset, and a reset
 /// takes the answer along (a refused body would look like a broken connection).
-async fn linger(mut stream: TcpStream, time: Duration) {
+async fn linger(mut stream: Box<dyn Wire>, time: Duration) {
     let mut scratch = vec![0; 16 << 10];
     let mut rest = pin!(async {
         let _ = stream.shutdown().await;

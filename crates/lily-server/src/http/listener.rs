@@ -1,21 +1,23 @@
 //! From a bound address to a drained server.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::app;
 use crate::config::ServerConfig;
 use crate::http::connection;
+use crate::http::door::{Door, Incoming, SocketError};
 use crate::http::host::HostRule;
 use crate::http::keys::{KeyFileError, Keys};
+use crate::http::tls::{Tls, TlsError};
 use crate::service::Service;
 use crate::shared::{Phase, Shared};
 
@@ -51,12 +53,17 @@ pub enum BindError {
     /// The keys cannot be read.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The path of the socket cannot be used.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
 }
 
 /// A bound server: connections are queued by the system from here on, and answered once [`Server::serve`] runs.
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    door: Door,
     shared: Arc<Shared>,
 }
 
@@ -66,7 +73,7 @@ pub struct Handle(Arc<Shared>);
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Server").field("url", &self.url()).finish_non_exhaustive()
     }
 }
 
@@ -76,42 +83,59 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Binds the configured address. Needs a Tokio runtime with I/O and time enabled.
+/// Binds the configured address or socket. Needs a Tokio runtime with I/O and time enabled.
 pub async fn bind(config: ServerConfig) -> Result<Server, BindError> {
-    let bare = config.host.trim_start_matches('[').trim_end_matches(']').to_string();
-    let bound = async {
-        let listener = TcpListener::bind((bare.as_str(), config.port)).await?;
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    };
     let keys = Keys::new(&config)?;
-    let (listener, address) = bound.await.map_err(|source| BindError::Listen {
-        host: config.host.clone(),
-        port: config.port,
-        source,
-    })?;
-    if !address.ip().is_loopback() && keys.is_open() {
+    let tls = config.tls.as_ref().map(Tls::new).transpose()?.map(Arc::new);
+    let door = match &config.socket {
+        Some(path) => socket(path)?,
+        None => port(&config, tls.clone()).await?,
+    };
+    let (host, ip) = match door.address() {
+        Some(address) => (config.host.as_str(), address.ip()),
+        // Who reaches a socket is for the file system to say.
+        None => ("localhost", IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    };
+    if !ip.is_loopback() && keys.is_open() {
         if !config.allow_public {
             return Err(BindError::Public { host: config.host });
         }
-        tracing::warn!("everyone who reaches {address} may use this server: no API key is set");
+        tracing::warn!("everyone who reaches {} may use this server: no API key is set", door.url());
     }
-    let hosts = HostRule::new(&config.host, address.ip(), &config.allowed_hosts);
-    Ok(Server { listener, address, shared: Arc::new(Shared::new(config, hosts, keys)) })
+    let hosts = HostRule::new(host, ip, &config.allowed_hosts);
+    Ok(Server { door, shared: Arc::new(Shared::new(config, hosts, keys, tls)) })
+}
+
+async fn port(config: &ServerConfig, tls: Option<Arc<Tls>>) -> Result<Door, BindError> {
+    let bare = config.host.trim_start_matches('[').trim_end_matches(']');
+    let bound = async {
+        let listener = TcpListener::bind((bare, config.port)).await?;
+        let address = listener.local_addr()?;
+        Ok(Door::Port { listener, address, tls })
+    };
+    bound.await.map_err(|source| BindError::Listen { host: config.host.clone(), port: config.port, source })
+}
+
+#[cfg(unix)]
+fn socket(path: &std::path::Path) -> Result<Door, BindError> {
+    Ok(Door::Socket(crate::http::unix::UnixDoor::bind(path)?))
+}
+
+#[cfg(not(unix))]
+fn socket(path: &std::path::Path) -> Result<Door, BindError> {
+    let problem = "this system has no sockets in the file system; serve on --host and --port".to_owned();
+    Err(SocketError { path: path.to_owned(), problem }.into())
 }
 
 impl Server {
-    /// Where it listens, as `http://127.0.0.1:PORT`.
+    /// Where it listens, as `http://127.0.0.1:PORT`, `https://...` or `unix:PATH`.
     pub fn url(&self) -> String {
-        match self.address.ip() {
-            IpAddr::V4(ip) => format!("http://{ip}:{}", self.address.port()),
-            IpAddr::V6(ip) => format!("http://[{ip}]:{}", self.address.port()),
-        }
+        self.door.url()
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// The port that it listens on, unless it is a socket in the file system.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.door.address()
     }
 
     /// A handle for the model's loader and the signal's receiver.
@@ -122,7 +146,7 @@ impl Server {
     /// Serves until [`Handle::drain`] and the end of running requests, or [`Handle::stop`]. `extra` adds routes of the
     /// caller, under the same checks.
     pub async fn serve(self, extra: Router) {
-        let Server { listener, shared, .. } = self;
+        let Server { door, shared } = self;
         let router = app::router(shared.clone(), extra);
         let places = Arc::new(Semaphore::new(shared.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         let refusals = Arc::new(Semaphore::new(MOST_REFUSALS));
@@ -133,8 +157,8 @@ impl Server {
                 biased;
                 () = &mut draining => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => admit(stream, &shared, &router, &places, &refusals, &mut connections),
+                accepted = door.accept() => match accepted {
+                    Ok(incoming) => admit(incoming, &shared, &router, &places, &refusals, &mut connections),
                     Err(error) => {
                         tracing::warn!("a connection could not be accepted: {error}");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -142,14 +166,14 @@ impl Server {
                 },
             }
         }
-        drop(listener);
+        drop(door);
         drain(&shared, connections).await;
     }
 }
 
 /// Starts a connection's task, if there is a place for it.
 fn admit(
-    stream: TcpStream,
+    incoming: Incoming,
     shared: &Arc<Shared>,
     router: &Router,
     places: &Arc<Semaphore>,
@@ -157,7 +181,7 @@ fn admit(
     connections: &mut JoinSet<()>,
 ) {
     if let Ok(place) = places.clone().try_acquire_owned() {
-        let task = connection::serve(stream, shared.clone(), router.clone());
+        let task = connection::serve(incoming, shared.clone(), router.clone());
         connections.spawn(async move {
             let _place = place;
             task.await;
@@ -165,7 +189,7 @@ fn admit(
     } else if let Ok(place) = refusals.clone().try_acquire_owned() {
         connections.spawn(async move {
             let _place = place;
-            connection::refuse(stream).await;
+            connection::refuse(incoming).await;
         });
     }
 }
@@ -189,11 +213,19 @@ impl Handle {
         self.0.set_service(Arc::new(service));
     }
 
-    /// Reads the key file again, if there is one. If it cannot be used, the keys stay as they are.
-    pub fn reread_keys(&self) {
-        match self.0.keys.reread() {
-            Ok(count) => tracing::info!("the API keys were read again: there are {count}"),
-            Err(error) => tracing::error!("the API keys stay as they are: {error}"),
+    /// Reads the key file and the certificate again, if there are any. What cannot be used stays as it is.
+    pub fn reread(&self) {
+        if self.0.keys.has_file() {
+            match self.0.keys.reread() {
+                Ok(count) => tracing::info!("the API keys were read again: there are {count}"),
+                Err(error) => tracing::error!("the API keys stay as they are: {error}"),
+            }
+        }
+        if let Some(tls) = &self.0.tls {
+            match tls.reread() {
+                Ok(()) => tracing::info!("the certificate was read again"),
+                Err(error) => tracing::error!("the certificate stays as it is: {error}"),
+            }
         }
     }
 
@@ -207,11 +239,11 @@ impl Handle {
         self.0.advance(Phase::Stopped);
     }
 
-    /// Drains at the first interrupt (Ctrl-C, or a termination signal), stops at the second; reads the key file again at a
-    /// hangup signal, if there is one. Never returns by itself: run it beside [`Server::serve`].
+    /// Drains at the first interrupt (Ctrl-C, or a termination signal), stops at the second; reads key file and certificate
+    /// again at a hangup signal, if there are any. Never returns by itself: run it beside [`Server::serve`].
     pub async fn obey_signals(&self) {
         #[cfg(unix)]
-        if self.0.keys.has_file() {
+        if self.0.keys.has_file() || self.0.tls.is_some() {
             let handle = self.clone();
             tokio::spawn(async move { handle.reread_at_hangup().await });
         }
@@ -227,7 +259,7 @@ impl Handle {
         match signal(SignalKind::hangup()) {
             Ok(mut hangup) => {
                 while hangup.recv().await.is_some() {
-                    self.reread_keys();
+                    self.reread();
                 }
             }
             Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),

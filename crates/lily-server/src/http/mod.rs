@@ -3,8 +3,12 @@
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod cors;
+pub(crate) mod door;
 pub(crate) mod gate;
 pub(crate) mod host;
 pub(crate) mod keys;
 pub(crate) mod listener;
 mod surrogates;
+pub(crate) mod tls;
+#[cfg(unix)]
+pub(crate) mod unix;

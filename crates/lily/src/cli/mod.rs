@@ -2,6 +2,7 @@
 
 mod bench;
 mod eval;
+mod serve;
 mod synth;
 mod values;
 
@@ -14,6 +15,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 
 pub(crate) use bench::{BenchFlags, BenchOutput, Fill, Routing, Sweep};
 pub(crate) use eval::EvalFlags;
+pub(crate) use serve::{PsFlags, ServeFlags};
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Chat(ChatFlags),
     /// Serve the OpenAI-compatible API.
     Serve(ServeFlags),
+    /// List the servers of this user that run now.
+    Ps(PsFlags),
     /// Show a model's geometry, sizes, bytes per token and memory.
     Inspect(InspectFlags),
     /// Say what this machine can run, and why not.
@@ -223,65 +227,6 @@ pub(crate) struct ChatFlags {
     pub(crate) memory: MemoryFlags,
     #[command(flatten)]
     pub(crate) sampling: SamplingFlags,
-}
-
-/// `lily serve`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lily serve
-  lily serve --model mlx-community/Qwen3.6-35B-A3B-4bit --port 9000
-  curl http://127.0.0.1:8080/v1/chat/completions \\
-       -H 'content-type: application/json' \\
-       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
-pub(crate) struct ServeFlags {
-    /// Address to listen on.
-    #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Port to listen on; 0 takes a free one.
-    #[arg(long, env = "LILY_PORT", default_value_t = 8080)]
-    pub(crate) port: u16,
-    /// Requests answered at the same time; more wait.
-    #[arg(long, env = "LILY_PARALLEL", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) parallel: u16,
-    /// Requests that may wait; one more is answered 429.
-    #[arg(long, env = "LILY_QUEUE", value_name = "N", default_value_t = 64)]
-    pub(crate) queue: u16,
-    /// Names accepted in the Host header besides localhost, loopback addresses and --host.
-    #[arg(long = "allowed-hosts", env = "LILY_ALLOWED_HOSTS", value_name = "NAME", value_delimiter = ',')]
-    pub(crate) allowed_hosts: Vec<String>,
-    /// A key that requests have to bring (Authorization: Bearer, or X-Api-Key), except to /health and /v1/models; several with
-    /// commas. Others on this machine can see a command line: better in the environment, or in a file.
-    #[arg(long, env = "LILY_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
-    pub(crate) api_key: Vec<String>,
-    /// A file with more keys, one a line; a hangup signal reads it again.
-    #[arg(long, env = "LILY_API_KEY_FILE", value_name = "FILE")]
-    pub(crate) api_key_file: Option<std::path::PathBuf>,
-    /// Requests of one key running at the same time; one more is answered 429 [default: as many as there is room for].
-    #[arg(long, env = "LILY_REQUESTS_PER_KEY", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) requests_per_key: Option<u16>,
-    /// Origins whose web pages may use this server, as `https://page.example`; * is every origin [default: none].
-    #[arg(long = "cors-origins", env = "LILY_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
-    pub(crate) cors_origins: Vec<String>,
-    /// Serve on an address that other machines reach, although no key is set.
-    #[arg(long, env = "LILY_ALLOW_PUBLIC", value_parser = BoolishValueParser::new())]
-    pub(crate) allow_public: bool,
-    /// Seconds after which an answer that is not complete ends with an error [default: none].
-    #[arg(long, env = "LILY_REQUEST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) request_timeout: Option<u32>,
-    /// Further names of the model: listed, and served with --strict-model too.
-    #[arg(long, env = "LILY_ALIAS", value_name = "NAME", value_delimiter = ',')]
-    pub(crate) alias: Vec<String>,
-    /// Answer 404 to requests for a model of another name.
-    #[arg(long, env = "LILY_STRICT_MODEL", value_parser = BoolishValueParser::new())]
-    pub(crate) strict_model: bool,
-    /// Seed of requests that bring none, so that the whole server repeats itself [default: random].
-    #[arg(long, env = "LILY_SEED", value_name = "N")]
-    pub(crate) seed: Option<u64>,
-    #[command(flatten)]
-    pub(crate) model: ModelFlags,
-    #[command(flatten)]
-    pub(crate) memory: MemoryFlags,
 }
 
 /// `lily inspect`.

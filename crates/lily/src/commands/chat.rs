@@ -25,10 +25,10 @@ A line that ends with \\ goes on in the next one.";
 pub(crate) fn run(flags: &ChatFlags) -> Result<ExitCode> {
     interrupt::listen()?;
     let loaded = setup::load(flags.model.model.as_deref())?;
-    if loaded.is_demo {
+    if loaded.is_demo() {
         remark(DEMO_NOTICE);
     }
-    let started = setup::start(&loaded, &flags.model, &flags.memory, 1, 0)?;
+    let started = setup::start(&loaded, &flags.model, &flags.memory, setup::Places::ONE)?;
     remark(format_args!(
         "{} on {}; context {}; /help lists commands",
         loaded.name, started.device, started.budget.context

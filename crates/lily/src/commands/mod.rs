@@ -8,6 +8,7 @@ mod ids;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod plan;
+pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod synth;

@@ -23,10 +23,10 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode> {
     let prompt = prompt(flags)?;
     interrupt::listen()?;
     let loaded = setup::load(flags.model.model.as_deref())?;
-    if loaded.is_demo && !flags.quiet && !flags.json {
+    if loaded.is_demo() && !flags.quiet && !flags.json {
         remark(DEMO_NOTICE);
     }
-    let started = setup::start(&loaded, &flags.model, &flags.memory, 1, 0)?;
+    let started = setup::start(&loaded, &flags.model, &flags.memory, setup::Places::ONE)?;
     let chat = Chat {
         enable_thinking: flags.sampling.thinking.map(|t| t == OnOff::On),
         ..Chat::new(first_messages(flags.sampling.system.as_deref(), prompt))

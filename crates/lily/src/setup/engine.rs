@@ -1,16 +1,22 @@
 //! A model on a device behind an engine.
 
-use anyhow::{Context, Result};
-use lily_engine::{CutMarkers, EngineConfig, LocalEngine};
-use lily_model::RunnerOptions;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lily_engine::{CutMarkers, EngineConfig, LocalEngine, Sleep};
 use lily_model::device::Device as _;
+use lily_model::{Forward, Geometry, Model, RunnerOptions};
 use lily_protocol::Limits;
 
 use super::device::{DECODE_ROWS, choose};
-use super::memory::{Budget, readable};
-use super::model::LoadedModel;
+use super::memory::{Budget, readable, sequence_bytes};
+use super::model::{LoadedModel, WeightSource};
 use crate::cli::{MemoryFlags, ModelFlags};
 use crate::terminal::remark;
+
+/// Requests at once where nobody says how many.
+const DEFAULT_PARALLEL: usize = 4;
 
 /// A running engine, and what to say about it.
 pub(crate) struct Started {
@@ -18,20 +24,39 @@ pub(crate) struct Started {
     /// `CPU, 2 threads, AVX-512`.
     pub(crate) device: String,
     pub(crate) budget: Budget,
+    /// Requests answered at once.
+    pub(crate) parallel: usize,
 }
 
-/// Starts an engine for `parallel` requests at once, with room for `queue` more.
+/// How many requests an engine is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// Answered at once; `None`: [`DEFAULT_PARALLEL`], or as many as there is memory for.
+    pub(crate) parallel: Option<usize>,
+    /// That may wait.
+    pub(crate) queue: usize,
+    /// Time without one after which the model is let go.
+    pub(crate) idle_unload: Option<Duration>,
+}
+
+impl Places {
+    /// One, and none that waits.
+    pub(crate) const ONE: Places = Places { parallel: Some(1), queue: 0, idle_unload: None };
+}
+
+/// Starts an engine.
 pub(crate) fn start(
     loaded: &LoadedModel,
     flags: &ModelFlags,
     memory: &MemoryFlags,
-    parallel: usize,
-    queue: usize,
+    places: Places,
 ) -> Result<Started> {
     let model = &loaded.model;
     let cache = memory.cache_memory.map(|size| size.0);
     let chosen = choose(flags, model)?;
     let budget = Budget::for_model(model, &chosen, chosen.chunk, memory.context, cache)?;
+    let short = sequence_bytes(&model.geometry, &chosen.profile, budget.context.min(chosen.chunk));
+    let parallel = parallel(places.parallel, (budget.state / short).max(1))?;
     let options =
         RunnerOptions { context: budget.context, max_chunk: chosen.chunk, max_decode_rows: DECODE_ROWS };
     let runner = chosen.runner(model, options, budget.state)?;
@@ -50,12 +75,24 @@ pub(crate) fn start(
             assistant_header: markers.assistant_header,
         },
         parallel,
-        queue,
+        queue: places.queue,
         cache_memory: budget.cache,
         state_memory: budget.state - budget.cache,
         ..EngineConfig::new(limits)
     };
-    let engine = lily_engine::start(config, Box::new(runner)).context("the engine did not start")?;
+    let sleep = places.idle_unload.map(|after| {
+        let again = Again {
+            source: loaded.source.clone(),
+            flags: flags.clone(),
+            geometry: model.geometry.clone(),
+            options,
+            chunk: chosen.chunk,
+            state: budget.state,
+        };
+        Sleep { after, wake: Box::new(move || again.make().map_err(|error| format!("{error:#}"))) }
+    });
+    let engine =
+        lily_engine::start_with(config, Box::new(runner), sleep).context("the engine did not start")?;
     if budget.shortened {
         remark(format_args!(
             "context: {} tokens, which is what memory allows ({} for states; the model's limit is {}); --context sets it",
@@ -64,7 +101,44 @@ pub(crate) fn start(
             model.geometry.max_context
         ));
     }
-    Ok(Started { engine, device, budget })
+    Ok(Started { engine, device, budget, parallel })
+}
+
+/// Requests at once: what was asked for, if memory holds the states of so many sequences of a chunk.
+fn parallel(asked: Option<usize>, sequences: usize) -> Result<usize> {
+    let Some(asked) = asked else { return Ok(DEFAULT_PARALLEL.min(sequences)) };
+    ensure!(
+        asked <= sequences,
+        "--parallel is {asked}, and the memory left beside the model holds the states of {sequences} short conversations: \
+         wanted at most --parallel {sequences}"
+    );
+    Ok(asked)
+}
+
+/// What it takes to have the same model again.
+struct Again {
+    source: WeightSource,
+    flags: ModelFlags,
+    geometry: Geometry,
+    options: RunnerOptions,
+    chunk: usize,
+    state: usize,
+}
+
+impl Again {
+    fn make(&self) -> Result<Box<dyn Forward>> {
+        let model: Arc<Model> = Arc::new(self.source.open()?);
+        ensure!(
+            model.geometry == self.geometry,
+            "its files are those of another model now: start the server again"
+        );
+        let chosen = choose(&self.flags, &model)?;
+        ensure!(
+            chosen.chunk == self.chunk,
+            "the device is another one now, whose results would differ: start the server again"
+        );
+        Ok(Box::new(chosen.runner(&model, self.options, self.state)?))
+    }
 }
 
 /// The union of what config, generation config, tokenizer and template name.
@@ -74,4 +148,18 @@ fn end_tokens(loaded: &LoadedModel) -> Vec<u32> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_at_once_are_bounded_by_memory() {
+        assert_eq!(parallel(None, 100).unwrap(), DEFAULT_PARALLEL);
+        assert_eq!(parallel(None, 2).unwrap(), 2);
+        assert_eq!(parallel(Some(2), 2).unwrap(), 2);
+        let refused = parallel(Some(9), 2).unwrap_err().to_string();
+        assert!(refused.contains("--parallel is 9") && refused.contains("at most --parallel 2"), "{refused}");
+    }
 }

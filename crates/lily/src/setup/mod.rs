@@ -9,7 +9,7 @@ mod sampling;
 mod warm;
 
 pub(crate) use device::{Chosen, DECODE_ROWS, Kind, choose};
-pub(crate) use engine::{Started, start};
+pub(crate) use engine::{Places, Started, start};
 pub(crate) use memory::{Budget, machine, process_peak, readable, sequence_bytes};
 pub(crate) use model::{
     DEMO_TEMPLATE, LoadedModel, load, load_weights, load_weights_routed, load_with_any_text, preset,

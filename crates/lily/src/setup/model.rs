@@ -33,8 +33,38 @@ pub(crate) struct LoadedModel {
     pub(crate) text: Arc<TextModel>,
     /// As `/v1/models` shows it.
     pub(crate) name: String,
+    /// Where its weights are.
+    pub(crate) source: WeightSource,
+}
+
+/// Where weights are, so that a model that was let go can be opened again: a name was looked up once, and stands for the same
+/// folder ever after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WeightSource {
+    /// In this binary.
+    Demo,
+    /// Nowhere: they are made.
+    Random(String),
+    /// In a folder.
+    Folder(PathBuf),
+}
+
+impl WeightSource {
+    /// Opens them.
+    pub(crate) fn open(&self) -> Result<Model> {
+        match self {
+            WeightSource::Demo => demo_weights(),
+            WeightSource::Random(argument) => Ok(random(argument, Routing::Uniform)?.0),
+            WeightSource::Folder(folder) => Ok(Model::open(folder)?),
+        }
+    }
+}
+
+impl LoadedModel {
     /// The built-in one.
-    pub(crate) is_demo: bool,
+    pub(crate) fn is_demo(&self) -> bool {
+        self.source == WeightSource::Demo
+    }
 }
 
 /// Opens the weights only, and says what they are called.
@@ -60,18 +90,19 @@ pub(crate) fn load_weights_routed(argument: Option<&str>, routing: Routing) -> R
 
 /// Opens a model and its text side, both from the folder that the name stood for when it was looked up.
 pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
-    let (model, name, text) = match argument {
+    let (model, name, text, source) = match argument {
         Some(argument) if argument.starts_with(SYNTH) => {
             let (model, tokenizer) = random(argument, Routing::Uniform)?;
-            (model, argument.to_owned(), synthetic_text(argument, tokenizer)?)
+            let text = synthetic_text(argument, tokenizer)?;
+            (model, argument.to_owned(), text, WeightSource::Random(argument.to_owned()))
         }
         Some(argument) => {
             let folder = folder_of(argument)?;
             let model = Model::open(&folder)?;
             let text = TextModel::from_dir(&folder).with_context(|| format!("--model {argument}"))?;
-            (model, name_of(argument), text)
+            (model, name_of(argument), text, WeightSource::Folder(folder))
         }
-        None => (demo_weights()?, DEMO_NAME.to_owned(), demo_text()?),
+        None => (demo_weights()?, DEMO_NAME.to_owned(), demo_text()?, WeightSource::Demo),
     };
     let (rows, size) = (model.geometry.vocab, text.tokenizer().size());
     anyhow::ensure!(
@@ -79,7 +110,7 @@ pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
         "the tokenizer has {size} tokens and the model only {rows} rows of embedding (vocab_size): they do not belong \
          together; use the tokenizer.json that came with the checkpoint"
     );
-    Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, is_demo: argument.is_none() })
+    Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, source })
 }
 
 /// Opens a model, and its text side where it has one of its own: a random model has none, and a folder may hold no tokenizer.
