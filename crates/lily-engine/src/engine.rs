@@ -11,6 +11,7 @@ use lily_protocol::{Engine, Event, Generation, GenerationRequest, Limits, Load, 
 use crate::config::{EngineConfig, StartError};
 use crate::cuts::CutRule;
 use crate::sampler::Sampler;
+use crate::scores::Scores;
 use crate::sleep::{self, Sleep};
 use crate::task::Task;
 
@@ -207,11 +208,14 @@ impl Engine for LocalEngine {
                 return Ok(generation);
             }
         };
-        let cuts = self.rule.cuts(&request.prompt);
+        let scores = request.prompt_logprobs.map(|count| Scores::new(count, self.config.chunk));
+        // Without cuts there is nothing to reuse and nothing to keep.
+        let cuts = if scores.is_some() { Vec::new() } else { self.rule.cuts(&request.prompt) };
         let rest = self.config.limits.context - request.prompt.len();
         let budget = request.max_tokens.unwrap_or(rest).min(rest);
         let arrival = self.shared.arrivals.fetch_add(1, SeqCst);
-        let task = Task::new(arrival, request.prompt, cuts, budget, request.logprobs, sampler, events);
+        let mut task = Task::new(arrival, request.prompt, cuts, budget, request.logprobs, sampler, events);
+        task.scores = scores;
 
         let sender = self.shared.sender();
         let sender = sender.as_ref().ok_or(SubmitError::ShuttingDown)?;

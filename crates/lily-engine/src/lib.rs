@@ -15,6 +15,7 @@
 //! | `keep.rs` | which cuts of a prompt are worth a snapshot |
 //! | `prefix_cache.rs` | the tree from prompt prefixes to snapshots, and eviction |
 //! | `task.rs` | one request at work |
+//! | `scores.rs` | log probabilities of prompts |
 //! | `sampler/` | logits in, token out |
 //!
 //! What holds everywhere: a request's tokens depend on the request alone. Not on what ran before (reuse starts only at
@@ -28,6 +29,7 @@ mod engine;
 mod keep;
 mod prefix_cache;
 mod sampler;
+mod scores;
 mod sessions;
 mod sleep;
 mod task;

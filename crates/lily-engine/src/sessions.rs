@@ -129,11 +129,16 @@ impl Sessions {
         }
     }
 
-    /// Computes the next piece of the task's prompt; the logits of its last token are there if it ends the prompt.
-    pub(crate) fn prefill(&mut self, task: &mut Task) -> Result<(), DeviceError> {
+    /// Computes the next piece of the task's prompt; returns the number of its last rows that have logits: one if it ends the prompt,
+    /// all if the prompt's log probabilities are wanted.
+    pub(crate) fn prefill(&mut self, task: &mut Task) -> Result<usize, DeviceError> {
         let sequence = sequence_of(task)?;
         let stop = task.next_stop();
-        let rows = if stop == task.prompt.len() { LogitRows::Last } else { LogitRows::None };
+        let (rows, count) = match stop == task.prompt.len() {
+            _ if task.scores.is_some() => (LogitRows::All, stop - task.done),
+            true => (LogitRows::Last, 1),
+            false => (LogitRows::None, 0),
+        };
         loop {
             let before = self.state_bytes();
             match self.forward.prefill(sequence, &task.prompt[task.done..stop], rows) {
@@ -148,7 +153,7 @@ impl Sessions {
             }
         }
         task.move_to(stop);
-        Ok(())
+        Ok(count)
     }
 
     /// Appends one token to each sequence and makes the logits of each row, in order.

@@ -7,6 +7,7 @@ use lily_protocol::{Event, EventSender, FinishReason, Token, Usage};
 
 use crate::cuts::Cut;
 use crate::sampler::{Sampler, SamplerError, Scratch, logprobs};
+use crate::scores::Scores;
 
 /// A request with all that its answer needs, from submission to its last event.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Task {
     /// The most tokens to generate: the request's wish and the rest of the context.
     pub(crate) budget: usize,
     pub(crate) logprobs: Option<usize>,
+    /// Until they are told, if they are wanted: log probabilities of the prompt.
+    pub(crate) scores: Option<Scores>,
     pub(crate) sampler: Sampler,
     pub(crate) events: EventSender,
     pub(crate) submitted: Instant,
@@ -66,6 +69,7 @@ impl Task {
             cuts,
             budget,
             logprobs,
+            scores: None,
             sampler,
             events,
             submitted: Instant::now(),
@@ -84,8 +88,11 @@ impl Task {
         self.prompt.len() - self.done
     }
 
-    /// The end of the next piece of the prompt: the next cut, or the prompt's end.
+    /// The end of the next piece of the prompt: the next cut, or the prompt's end; with scores, a short one.
     pub(crate) fn next_stop(&self) -> usize {
+        if let Some(scores) = &self.scores {
+            return (self.done + scores.piece()).min(self.prompt.len());
+        }
         let next = self.cuts.partition_point(|cut| cut.position <= self.done);
         self.cuts.get(next).map_or(self.prompt.len(), |cut| cut.position)
     }
@@ -134,6 +141,27 @@ impl Task {
     /// Whether the logits at hand are those after everything so far: not while a lost sequence is repeated.
     pub(crate) fn at_front(&self) -> bool {
         self.remaining() == 0 && self.fed == self.generated.len()
+    }
+
+    /// Learns from the logits behind `prompt[at]`, if the prompt's log probabilities are wanted.
+    pub(crate) fn score(
+        &mut self,
+        at: usize,
+        logits: &[f32],
+        vocabulary: usize,
+        scratch: &mut Scratch,
+    ) -> Result<(), SamplerError> {
+        match &mut self.scores {
+            Some(scores) => scores.take(&self.prompt, at, logits, vocabulary, scratch),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the prompt's log probabilities, if they are wanted and were not told.
+    pub(crate) fn tell_scores(&mut self) {
+        if let Some(scores) = self.scores.take() {
+            self.events.send(Event::Prompt(scores.known()));
+        }
     }
 
     /// Chooses and sends the next token. `Some` when that was the last.

@@ -249,20 +249,35 @@ impl Worker {
                 break;
             }
             left -= piece;
-            if let Err(error) = self.sessions.prefill(task) {
-                return self.stall_or_end(at, error);
+            let rows = match self.sessions.prefill(task) {
+                Ok(rows) => rows,
+                Err(error) => return self.stall_or_end(at, error),
+            };
+            if let Err(error) = self.score(at, rows) {
+                return self.end(at, error.into());
             }
-            if task.remaining() == 0 {
-                return self.end_prompt(at);
+            if self.live[at].remaining() == 0 {
+                return self.end_prompt(at, rows - 1);
             }
+            let task = &self.live[at];
             self.sessions.keep(task);
         }
         self.live[at].served = self.turns.count();
     }
 
-    /// The prompt is done: its last logits give the first token, unless this is a repetition.
-    fn end_prompt(&mut self, at: usize) {
-        let chosen = if self.live[at].at_front() { self.take_token(at, 0) } else { Ok(None) };
+    /// The last `rows` tokens of a prompt that are computed have logits: the prompt's log probabilities, if they are wanted.
+    fn score(&mut self, at: usize, rows: usize) -> Result<(), SamplerError> {
+        let task = &mut self.live[at];
+        let first = task.done - rows;
+        (0..rows).try_for_each(|row| {
+            task.score(first + row, self.sessions.logits(row), self.vocabulary, &mut self.scratch)
+        })
+    }
+
+    /// The prompt is done: its last logits, in this row, give the first token, unless this is a repetition.
+    fn end_prompt(&mut self, at: usize, row: usize) {
+        self.live[at].tell_scores();
+        let chosen = if self.live[at].at_front() { self.take_token(at, row) } else { Ok(None) };
         self.sessions.keep(&self.live[at]);
         match chosen {
             Ok(None) => {}

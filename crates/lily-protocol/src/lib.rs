@@ -5,8 +5,8 @@
 //! engine of the tests, depend on this crate and not on each other.
 //!
 //! Life of a request: `submit` either refuses at once ([`SubmitError`]) or returns a [`Generation`]. Its events are any
-//! number of [`Event::Prefill`], then any number of [`Event::Tokens`], then exactly one [`Event::Finished`] or
-//! [`Event::Failed`]. Dropping the `Generation` cancels the work.
+//! number of [`Event::Prefill`], then [`Event::Prompt`] if the request asked for it, then any number of [`Event::Tokens`],
+//! then exactly one [`Event::Finished`] or [`Event::Failed`]. Dropping the `Generation` cancels the work.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub struct GenerationRequest {
     /// `Some(n)`: each token comes with its log probability and the `n` most probable alternatives (n may be 0).
     /// Probabilities are those of the model itself: softmax of the raw logits, before temperature, penalties and bias.
     pub logprobs: Option<usize>,
+    /// `Some(n)`: the tokens of the prompt come with theirs too, in [`Event::Prompt`]. Nothing of the prompt is then reused.
+    pub prompt_logprobs: Option<usize>,
     /// Never choose an end token (the answer then runs to `max_tokens`, a stop string or a cancel).
     pub ignore_end: bool,
 }
@@ -130,6 +132,9 @@ pub enum Event {
         /// Tokens of the prompt.
         total: usize,
     },
+    /// Of each token of the prompt: what its probability was after those before it. `None` for the first, before which there is
+    /// nothing.
+    Prompt(Vec<Option<Logprobs>>),
     /// One step's tokens: one, or several where the engine verified a draft. An end token is not among them.
     Tokens(Vec<Token>),
     /// The last event of a generation that went well.

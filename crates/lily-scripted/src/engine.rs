@@ -244,6 +244,12 @@ impl Inner {
         for done in [play.cached, total] {
             sender.send(Event::Prefill { done, cached: play.cached, total });
         }
+        if request.prompt_logprobs.is_some() {
+            let known = |&id: &u32| self.token(id, request.prompt_logprobs).logprobs;
+            let mut known: Vec<_> = request.prompt.iter().map(known).collect();
+            known[0] = None;
+            sender.send(Event::Prompt(known));
+        }
         let ends = self.text.end_tokens();
         let mut said = 0;
         let mut reason = None;

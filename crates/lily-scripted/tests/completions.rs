@@ -97,6 +97,52 @@ fn log_probabilities_are_lists() {
 }
 
 #[test]
+fn a_prompt_that_is_echoed_has_log_probabilities_too() {
+    let server = start(json!(["ab", " c"]));
+    let body = json!({"prompt": ["one two", "x"], "echo": true, "logprobs": 2});
+    let texts = both(&server, body.clone());
+    assert_eq!(texts, [said("one twoab c", "stop"), said("xab c", "stop")]);
+    let whole = server.ask_at(PATH, body.clone()).json();
+    let mut streaming = body.clone();
+    streaming["stream"] = json!(true);
+    let events = server.ask_at(PATH, streaming).events();
+    for (index, (text, _)) in texts.iter().enumerate() {
+        let lists = &whole["choices"][index]["logprobs"];
+        let list = |name: &str| lists[name].as_array().expect("a list").clone();
+        let tokens: String = list("tokens").iter().filter_map(Value::as_str).collect();
+        assert_eq!(&tokens, text, "prompt and answer");
+        assert_eq!((&lists["token_logprobs"][0], &lists["top_logprobs"][0]), (&Value::Null, &Value::Null));
+        assert!(list("token_logprobs")[1..].iter().all(Value::is_number));
+        assert!(
+            list("top_logprobs")[1..].iter().all(|top| top.as_object().is_some_and(|top| top.len() == 2))
+        );
+        let mut offset = 0;
+        for (token, at) in list("tokens").iter().zip(list("text_offset")) {
+            assert_eq!(at, offset);
+            offset += token.as_str().expect("a token").chars().count();
+        }
+        let of_choice = events.iter().filter(|event| event["choices"][0]["index"] == index);
+        let pieces: Vec<&Value> = of_choice.map(|event| &event["choices"][0]["logprobs"]).collect();
+        for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            let added: Vec<Value> =
+                pieces.iter().filter_map(|lists| lists[name].as_array().cloned()).flatten().collect();
+            assert_eq!(json!(added), lists[name], "{name}");
+        }
+    }
+    // As those ask who score a text: nothing but the prompt.
+    let scored = server
+        .ask_at(PATH, json!({"prompt": "one two", "echo": true, "logprobs": 0, "max_tokens": 0}))
+        .json();
+    let choice = &scored["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("one two"), &json!("length")));
+    assert_eq!(
+        choice["logprobs"]["tokens"].as_array().map(Vec::len),
+        scored["usage"]["prompt_tokens"].as_u64().map(|n| n as usize)
+    );
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
+}
+
+#[test]
 fn what_is_not_offered_is_named() {
     let server = start(json!(["x"]));
     for (body, code, param) in [
@@ -111,7 +157,8 @@ fn what_is_not_offered_is_named() {
         (json!({"prompt": vec!["a"; 20], "n": 4}), "invalid_value", "prompt"),
         (json!({"prompt": "a", "suffix": "b"}), "unsupported_parameter", "suffix"),
         (json!({"prompt": "a", "best_of": 2}), "unsupported_parameter", "best_of"),
-        (json!({"prompt": "a", "echo": true, "logprobs": 1}), "unsupported_parameter", "echo"),
+        (json!({"prompt": "a", "max_tokens": 0}), "invalid_value", "max_tokens"),
+        (json!({"prompt": "a", "timings_per_token": 1}), "invalid_value", "timings_per_token"),
         (json!({"prompt": "a", "logprobs": true}), "invalid_value", "logprobs"),
         (
             json!({"prompt": "a", "response_format": {"type": "json_object"}}),

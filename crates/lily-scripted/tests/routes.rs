@@ -32,6 +32,8 @@ fn the_window_is_told_where_clients_look_for_it() {
     }
     assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!("scripted")));
     assert_eq!(server.get("/v1/models/other").json()["id"], "other");
+    // Codex takes no list without it, and its own settings for a model that is not in it.
+    assert_eq!(list["models"], json!([]));
 }
 
 #[test]
@@ -215,4 +217,22 @@ fn progress_and_timings_are_told() {
         assert_eq!(timings["predicted_n"], 3);
         assert!(timings["predicted_per_second"].as_f64().is_some_and(f64::is_finite));
     }
+}
+
+#[test]
+fn timings_come_with_each_token_on_request() {
+    let server = start(json!({"thinking": false, "pieces": ["a", {"sleep_ms": 30}, "b", "c"], "cached": 3}));
+    let counts = |events: Vec<Value>| -> Vec<u64> {
+        let pieces = events.iter().filter(|event| event["choices"][0].is_object());
+        pieces.filter_map(|event| event["timings"]["predicted_n"].as_u64()).collect()
+    };
+    let chat = ask("hi", json!({"stream": true, "timings_per_token": true}));
+    let text = json!({"prompt": "hi", "stream": true, "timings_per_token": true});
+    for (path, body) in [("/v1/chat/completions", chat), ("/v1/completions", text)] {
+        let counts = counts(server.ask_at(path, body).events());
+        assert!(counts.len() >= 3, "each piece has them: {counts:?}");
+        assert!(counts.is_sorted() && counts[0] < 4 && counts.last() == Some(&4), "{counts:?}");
+    }
+    let quiet = counts(server.chat(ask("hi", json!({"stream": true}))).events());
+    assert_eq!(quiet, [4], "only the end has them");
 }

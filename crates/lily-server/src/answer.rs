@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 use crate::budget::Budget;
 use crate::calls::{CallReader, CallStart, Said};
 use crate::errors::{ApiError, Kind};
-use crate::logprobs::{HeldLogprobs, TokenLogprob};
+use crate::logprobs::{self, HeldLogprobs, PromptToken, TokenLogprob};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::times::{Clock, Times};
@@ -27,6 +27,8 @@ use crate::times::{Clock, Times};
 pub(crate) enum AnswerEvent {
     /// How far the prompt is; only before anything else.
     Progress(Progress),
+    /// Log probabilities of the prompt's tokens, if they were asked for; before anything else of the answer.
+    Prompt(Vec<PromptToken>),
     /// More reasoning.
     Reasoning(String),
     /// More content, and the log probabilities of the tokens whose text is complete with it. Either may be empty: the
@@ -83,6 +85,8 @@ pub(crate) struct Answer {
     calls: CallReader,
     /// Until the reasoning is over.
     budget: Option<Budget>,
+    /// Until its log probabilities are told, if they are.
+    prompt: Vec<u32>,
     /// Tokens that were said before the reasoning was closed by its budget.
     before: usize,
     text: Arc<TextModel>,
@@ -102,7 +106,7 @@ impl Answer {
         calls: CallReader,
         budget: Option<Budget>,
         service: &Service,
-        prompt_tokens: usize,
+        prompt: Vec<u32>,
         logprobs: bool,
     ) -> Self {
         Answer {
@@ -110,11 +114,12 @@ impl Answer {
             output,
             calls,
             budget,
+            figures: Figures { prompt_tokens: prompt.len(), ..Figures::default() },
+            prompt,
             before: 0,
             text: service.text.clone(),
             metrics: service.metrics.clone(),
             held: logprobs.then(HeldLogprobs::default),
-            figures: Figures { prompt_tokens, ..Figures::default() },
             clock: Clock::start(),
             deadline: service.request_timeout.map(|time| (time, Box::pin(tokio::time::sleep(time)))),
             ready: VecDeque::new(),
@@ -144,6 +149,11 @@ impl Answer {
         }
     }
 
+    /// What it took so far.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures { times: self.clock.times(), ..self.figures }
+    }
+
     fn out_of_time(&mut self, context: &mut Context<'_>) -> Option<ApiError> {
         let (time, sleep) = self.deadline.as_mut()?;
         let over = sleep.as_mut().poll(context).is_ready();
@@ -160,6 +170,11 @@ impl Answer {
                 self.figures.cached_tokens = cached;
                 let milliseconds = self.clock.prefill();
                 self.ready.push_back(AnswerEvent::Progress(Progress { done, cached, total, milliseconds }));
+            }
+            Event::Prompt(known) => {
+                let prompt = std::mem::take(&mut self.prompt);
+                let tokens = logprobs::of_prompt(&prompt, &known, self.text.tokenizer());
+                self.ready.push_back(AnswerEvent::Prompt(tokens));
             }
             Event::Tokens(tokens) => {
                 self.clock.token();
@@ -344,6 +359,11 @@ impl Answers {
 
     pub(crate) fn len(&self) -> usize {
         self.answers.len()
+    }
+
+    /// What this answer took so far.
+    pub(crate) fn figures(&self, answer: usize) -> Figures {
+        self.answers[answer].figures()
     }
 
     /// The next event of any answer, with the answer's number; `None` after the last of all.

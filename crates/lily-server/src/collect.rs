@@ -2,7 +2,7 @@
 
 use crate::answer::{AnswerEvent, Answers, Ending};
 use crate::errors::{ApiError, Kind};
-use crate::logprobs::TokenLogprob;
+use crate::logprobs::{PromptToken, TokenLogprob};
 
 /// A part of an answer, in the order in which it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,19 +20,30 @@ pub(crate) enum Part {
 /// One answer.
 #[derive(Debug)]
 pub(crate) struct Whole {
+    /// Of the prompt, if they were asked for.
+    pub(crate) prompt: Vec<PromptToken>,
     pub(crate) parts: Vec<Part>,
     pub(crate) logprobs: Vec<TokenLogprob>,
     pub(crate) ending: Ending,
 }
 
+/// An answer so far.
+#[derive(Default)]
+struct Open {
+    prompt: Vec<PromptToken>,
+    parts: Vec<Part>,
+    logprobs: Vec<TokenLogprob>,
+    ending: Option<Ending>,
+}
+
 /// Waits for every answer. The client's going away drops this future, and the answers with it.
 pub(crate) async fn collect(mut answers: Answers) -> Result<Vec<Whole>, ApiError> {
-    let mut open: Vec<(Vec<Part>, Vec<TokenLogprob>, Option<Ending>)> =
-        vec![Default::default(); answers.len()];
+    let mut open: Vec<Open> = (0..answers.len()).map(|_| Open::default()).collect();
     while let Some((index, event)) = answers.next().await {
-        let (parts, logprobs, ending) = &mut open[index];
+        let Open { prompt, parts, logprobs, ending } = &mut open[index];
         match event {
             AnswerEvent::Progress(_) | AnswerEvent::CallEnd => {}
+            AnswerEvent::Prompt(tokens) => *prompt = tokens,
             AnswerEvent::Reasoning(text) => match parts.last_mut() {
                 Some(Part::Reasoning(before)) => before.push_str(&text),
                 _ => parts.push(Part::Reasoning(text)),
@@ -57,9 +68,9 @@ pub(crate) async fn collect(mut answers: Answers) -> Result<Vec<Whole>, ApiError
             AnswerEvent::Failed(error) => return Err(error),
         }
     }
-    let ended = |(parts, logprobs, ending): (_, _, Option<Ending>)| {
+    let ended = |Open { prompt, parts, logprobs, ending }: Open| {
         let unended = || Kind::EngineFailed.error("the engine stopped before the answer was complete");
-        Ok(Whole { parts, logprobs, ending: ending.ok_or_else(unended)? })
+        Ok(Whole { prompt, parts, logprobs, ending: ending.ok_or_else(unended)? })
     };
     open.into_iter().map(ended).collect()
 }

@@ -20,6 +20,8 @@ pub(crate) struct Job {
     pub(crate) sampling: Sampling,
     /// Alternatives per token; `None`: no log probabilities.
     pub(crate) logprobs: Option<usize>,
+    /// The same of the prompt's tokens.
+    pub(crate) prompt_logprobs: Option<usize>,
     pub(crate) ignore_end: bool,
     /// The answer ends before the first of these.
     pub(crate) stop: Vec<String>,
@@ -49,7 +51,6 @@ impl Job {
     }
 
     fn answers(self, service: &Service) -> Result<Vec<Answer>, ApiError> {
-        let prompt_tokens = self.prompt.tokens.len();
         let text: Arc<str> = self.prompt.text.into();
         let mut answers = Vec::with_capacity(self.choices);
         for choice in 0..self.choices {
@@ -61,10 +62,12 @@ impl Job {
                 max_tokens: self.max_tokens,
                 sampling,
                 logprobs: self.logprobs,
+                prompt_logprobs: self.prompt_logprobs,
                 ignore_end: self.ignore_end,
             };
-            let budget =
-                self.budget.map(|tokens| Budget::new(service.engine.clone(), request.clone(), tokens));
+            // What it is asked for once more, behind a spent budget, it has told already.
+            let again = GenerationRequest { prompt_logprobs: None, ..request.clone() };
+            let budget = self.budget.map(|tokens| Budget::new(service.engine.clone(), again, tokens));
             let generation = service.engine.submit(request)?;
             let options = OutputOptions {
                 starts_in_reasoning: self.prompt.starts_in_reasoning,
@@ -79,7 +82,7 @@ impl Job {
                 CallReader::new(self.tools.clone()),
                 budget,
                 service,
-                prompt_tokens,
+                self.prompt.tokens.clone(),
                 self.logprobs.is_some(),
             ));
         }

@@ -27,6 +27,34 @@ pub(crate) struct Alternative {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// One token of a prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptToken {
+    /// Its text; U+FFFD for bytes that are not UTF-8 by themselves.
+    pub(crate) token: String,
+    /// `None` for the first.
+    pub(crate) logprob: Option<f32>,
+    pub(crate) top_logprobs: Vec<Alternative>,
+}
+
+/// The tokens of a prompt, with what an engine says of each.
+pub(crate) fn of_prompt(
+    prompt: &[u32],
+    known: &[Option<Logprobs>],
+    tokenizer: &Tokenizer,
+) -> Vec<PromptToken> {
+    let token = |(&id, known): (&u32, &Option<Logprobs>)| {
+        let chosen = alternative(id, known.as_ref().map_or(0.0, |known| known.chosen), tokenizer);
+        let top = known.iter().flat_map(|known| &known.top);
+        PromptToken {
+            token: chosen.token,
+            logprob: known.as_ref().map(|_| chosen.logprob),
+            top_logprobs: top.map(|&(id, value)| alternative(id, value, tokenizer)).collect(),
+        }
+    };
+    prompt.iter().zip(known).map(token).collect()
+}
+
 fn alternative(id: u32, logprob: f32, tokenizer: &Tokenizer) -> Alternative {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     Alternative {

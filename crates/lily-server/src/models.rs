@@ -17,8 +17,17 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Value
     let models: Vec<Value> = service.names().map(|name| describe(&service, name)).collect();
     let end = |model: Option<&Value>| model.map(|model| model["id"].clone());
     let (first, last) = (end(models.first()), end(models.last()));
-    // The last three are Anthropic's.
-    Ok(Json(json!({"object": "list", "data": models, "has_more": false, "first_id": first, "last_id": last})))
+    Ok(Json(json!({
+        "object": "list",
+        "data": models,
+        // Anthropic's.
+        "has_more": false,
+        "first_id": first,
+        "last_id": last,
+        // Codex refuses a list without it, and has entries of its own for what is not in it. One for this model would have to bring the
+        // whole of Codex's instructions, which are not the server's to replace.
+        "models": [],
+    })))
 }
 
 /// `GET /v1/models/{id}`; an id may hold slashes.

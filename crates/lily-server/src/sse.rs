@@ -14,7 +14,7 @@ use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep};
 
-use crate::answer::{AnswerEvent, Answers};
+use crate::answer::{AnswerEvent, Answers, Figures};
 
 /// Events that are ready together go out in one write, up to about this many bytes.
 const FRAME_BYTES: usize = 16 << 10;
@@ -26,6 +26,12 @@ pub(crate) trait Wording: Send + Unpin + 'static {
     fn opening(&mut self, out: &mut Vec<u8>);
     /// Something about the answer with this number. `false` ends the stream.
     fn event(&mut self, choice: usize, event: AnswerEvent, out: &mut Vec<u8>) -> bool;
+    /// Whether [`Wording::figures`] is to be called before each event.
+    fn wants_figures(&self) -> bool {
+        false
+    }
+    /// What the answer of the next event took so far.
+    fn figures(&mut self, _figures: &Figures) {}
     /// After the last answer ended.
     fn closing(&mut self, out: &mut Vec<u8>);
     /// Where the stream would be silent for too long.
@@ -95,6 +101,9 @@ impl<W: Wording> EventBody<W> {
             match self.answers.poll(context) {
                 Poll::Pending => break,
                 Poll::Ready(Some((choice, event))) => {
+                    if self.wording.wants_figures() {
+                        self.wording.figures(&self.answers.figures(choice));
+                    }
                     if !self.wording.event(choice, event, out) {
                         self.state = State::Ended;
                     }

@@ -71,6 +71,7 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
         max_tokens: asking.max_tokens,
         sampling: asking.sampling.clone(),
         logprobs: None,
+        prompt_logprobs: None,
         ignore_end: false,
     };
     let mut generation = asking.engine.submit(request)?;
@@ -96,6 +97,8 @@ pub(crate) fn ask(asking: &Asking<'_>, chat: &Chat) -> Result<Answer> {
                 prefilled = done;
                 bar.at(done);
             }
+            // Not asked for.
+            Event::Prompt(_) => {}
             Event::Tokens(tokens) => {
                 if usage.completion_tokens == 0 {
                     usage.prefill_seconds = started.elapsed().as_secs_f64();

@@ -139,6 +139,14 @@ fn finite(value: f32) -> f32 {
 
 /// Copies the vocabulary's logits, refusing what is no number. -inf is a ban by the model and stays.
 fn load(logits: &[f32], vocabulary: usize, into: &mut Vec<f32>) -> Result<(), SamplerError> {
+    let logits = sound(logits, vocabulary)?;
+    into.clear();
+    into.extend_from_slice(logits);
+    Ok(())
+}
+
+/// The vocabulary's logits, if each is a number or -inf.
+pub(crate) fn sound(logits: &[f32], vocabulary: usize) -> Result<&[f32], SamplerError> {
     let logits = logits.get(..vocabulary).ok_or(SamplerError::TooFew { found: logits.len(), vocabulary })?;
     let broken = |logit: f32| logit.is_nan() | (logit == f32::INFINITY);
     // Without an early exit the check of the usual, sound case is a few vector instructions.
@@ -147,9 +155,7 @@ fn load(logits: &[f32], vocabulary: usize, into: &mut Vec<f32>) -> Result<(), Sa
     {
         return Err(SamplerError::NotFinite { id, value: logits[id] });
     }
-    into.clear();
-    into.extend_from_slice(logits);
-    Ok(())
+    Ok(logits)
 }
 
 /// The largest value above -inf and its first index.

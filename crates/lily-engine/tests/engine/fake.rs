@@ -316,16 +316,23 @@ impl Forward for Fake {
         if start == 0 {
             state.first = tokens[0];
         }
-        state.hash = prefilled(state.hash, tokens);
+        let before = state.hash;
+        state.hash = prefilled(before, tokens);
         let (first, hash) = (state.first, state.hash);
         self.controls.calls.lock().unwrap().push(Call::Prefill(first, tokens.len()));
         if tokens.contains(&FAIL) {
             return Err(DeviceError::Failed("the fake was asked to".into()));
         }
         assert!(!tokens.contains(&PANIC), "the fake was asked to panic");
-        self.logits = if rows == LogitRows::None { Vec::new() } else { vec![logits(hash)] };
-        if tokens.contains(&NAN) && rows == LogitRows::Last {
-            self.logits[0][3] = f32::NAN;
+        self.logits = match rows {
+            LogitRows::None => Vec::new(),
+            LogitRows::Last => vec![logits(hash)],
+            LogitRows::All => (1..=tokens.len()).map(|n| logits(prefilled(before, &tokens[..n]))).collect(),
+        };
+        if tokens.contains(&NAN)
+            && let Some(logits) = self.logits.last_mut()
+        {
+            logits[3] = f32::NAN;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Events, counts and ends of a single request.
 
+use lily_engine::Scratch;
 use lily_protocol::{Engine, Event, FinishReason, GenerationRequest, Sampling, SubmitError};
 
 use crate::fake::*;
@@ -80,6 +81,50 @@ fn log_probabilities_come_with_each_token() {
         assert!(logprobs.top.iter().take(2).any(|(id, p)| *id == token.id && *p == logprobs.chosen));
         assert!(logprobs.top.is_sorted_by(|a, b| a.1 >= b.1) && logprobs.chosen < 0.0);
     }
+}
+
+#[test]
+fn a_prompt_has_log_probabilities_too_on_request() {
+    let (engine, controls) = engine(config());
+    let prompt = text(16, 50);
+    let plain = request(prompt.clone(), 4);
+    run(&engine, &plain);
+    let before = controls.prefilled_tokens();
+    let answer = run(&engine, &GenerationRequest { prompt_logprobs: Some(2), ..plain.clone() });
+    assert_eq!(answer.usage().cached_tokens, 0, "all of it is computed, whatever is kept of it");
+    assert_eq!(controls.prefilled_tokens() - before, 50);
+    let scores = answer.prompt.unwrap();
+    assert_eq!((scores.len(), &scores[0]), (50, &None));
+    let (mut hash, mut scratch) = (7, Scratch::default());
+    for start in (0..50).step_by(CHUNK) {
+        let piece = &prompt[start..(start + CHUNK).min(50)];
+        for row in 0..piece.len() {
+            let Some(&next) = prompt.get(start + row + 1) else { break };
+            let wanted = lily_engine::logprobs(
+                &logits(prefilled(hash, &piece[..=row])),
+                VOCABULARY,
+                next,
+                2,
+                &mut scratch,
+            );
+            assert_eq!(scores[start + row + 1].as_ref(), Some(&wanted), "token {}", start + row + 1);
+        }
+        hash = prefilled(hash, piece);
+    }
+    assert_eq!(
+        answer.tokens[0],
+        argmax_but_end(&logits(hash)),
+        "the answer goes on from the prompt's last row"
+    );
+    // Without a token of an answer, and beside others.
+    let none = run(&engine, &GenerationRequest { prompt_logprobs: Some(0), ..request(prompt, 0) });
+    assert_eq!((none.prompt.unwrap().len(), none.tokens.len()), (50, 0));
+    assert!(check(&engine, &plain).prompt.is_none());
+}
+
+fn argmax_but_end(logits: &[f32]) -> u32 {
+    let real = logits[..VOCABULARY].iter().enumerate().filter(|(id, _)| *id as u32 != END);
+    real.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).unwrap().0 as u32
 }
 
 #[test]

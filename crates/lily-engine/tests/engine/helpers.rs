@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lily_engine::{CutMarkers, CutRule, EngineConfig, LocalEngine, Sampler, Scratch, start};
 use lily_protocol::{
-    Engine, Event, FinishReason, Generation, GenerationRequest, Limits, Sampling, SubmitError, Usage,
+    Engine, Event, FinishReason, Generation, GenerationRequest, Limits, Logprobs, Sampling, SubmitError,
+    Usage,
 };
 
 use crate::fake::*;
@@ -37,6 +38,7 @@ pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest 
         max_tokens: Some(max_tokens),
         sampling: Sampling::greedy(),
         logprobs: None,
+        prompt_logprobs: None,
         ignore_end: true,
     }
 }
@@ -77,6 +79,8 @@ pub(crate) fn expected(request: &GenerationRequest) -> (Vec<u32>, FinishReason) 
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<u32>,
+    /// Log probabilities of the prompt.
+    pub(crate) prompt: Option<Vec<Option<Logprobs>>>,
     /// (done, cached) of each progress event.
     pub(crate) progress: Vec<(usize, usize)>,
     pub(crate) end: Option<Result<(FinishReason, Usage), String>>,
@@ -103,6 +107,10 @@ pub(crate) fn read(mut generation: Generation) -> Answer {
                 assert!(cached <= done && done <= total);
                 assert!(answer.progress.last().is_none_or(|last| last.0 < done), "progress goes forward");
                 answer.progress.push((done, cached));
+            }
+            Event::Prompt(scores) => {
+                assert!(answer.tokens.is_empty() && answer.prompt.is_none(), "once, before the answer");
+                answer.prompt = Some(scores);
             }
             Event::Tokens(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
             Event::Finished { reason, usage } => answer.end = Some(Ok((reason, usage))),

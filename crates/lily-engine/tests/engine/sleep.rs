@@ -13,10 +13,11 @@ use crate::helpers::*;
 
 const AFTER: Duration = Duration::from_millis(150);
 
+/// A model made again, or what is said instead.
+type Made = Result<Box<dyn Forward>, String>;
+
 /// An engine that sleeps, and how often its model was made again. `made` says what the n-th time gives.
-fn sleeper(
-    made: fn(usize, Arc<Controls>) -> Result<Box<dyn Forward>, String>,
-) -> (LocalEngine, Handle, Arc<AtomicUsize>) {
+fn sleeper(made: fn(usize, Arc<Controls>) -> Made) -> (LocalEngine, Handle, Arc<AtomicUsize>) {
     let (controls, count) = (Arc::new(Controls::default()), Arc::new(AtomicUsize::new(0)));
     let wake = {
         let (controls, count) = (controls.clone(), count.clone());
@@ -27,7 +28,7 @@ fn sleeper(
     (engine, Handle(controls), count)
 }
 
-fn again(_: usize, controls: Arc<Controls>) -> Result<Box<dyn Forward>, String> {
+fn again(_: usize, controls: Arc<Controls>) -> Made {
     Ok(Box::new(Fake::new(controls)))
 }
 

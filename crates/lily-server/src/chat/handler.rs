@@ -43,7 +43,7 @@ async fn whole(mut answers: Answers, head: Head, logprobs: bool) -> Result<Respo
     while let Some((index, event)) = answers.next().await {
         let choice = &mut choices[index];
         match event {
-            AnswerEvent::Progress(_) | AnswerEvent::CallEnd => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) | AnswerEvent::CallEnd => {}
             AnswerEvent::Reasoning(text) => choice.message.reasoning_content.push_str(&text),
             AnswerEvent::Content(text, more) => {
                 choice.message.content.get_or_insert_default().push_str(&text);

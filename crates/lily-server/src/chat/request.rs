@@ -42,6 +42,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         usage: include_usage(fields)?,
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         logprobs: logprobs.is_some(),
+        timings: fields.boolean("timings_per_token")?.unwrap_or(false),
     };
     let older = token_count(fields, "max_tokens")?;
     let max_tokens = token_count(fields, "max_completion_tokens")?.or(older);
@@ -60,6 +61,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
             max_tokens,
             sampling,
             logprobs,
+            prompt_logprobs: None,
             ignore_end,
             stop,
             choices,

@@ -1,6 +1,6 @@
 //! Chat completions as a stream of chunks.
 
-use crate::answer::{AnswerEvent, Ending};
+use crate::answer::{AnswerEvent, Ending, Figures};
 use crate::chat::wire::{
     Assistant, Chunk, ChunkChoice, ChunkDelta, ContentLogprobs, Head, ToolCallDelta, Usage, finish_reason,
 };
@@ -22,6 +22,8 @@ pub(crate) struct ChunkWording {
     options: StreamOptions,
     usage: Usage,
     timings: Timings,
+    /// Of the answer that speaks, where each chunk has them.
+    now: Option<Timings>,
 }
 
 /// What a stream was asked to hold.
@@ -30,6 +32,7 @@ pub(crate) struct StreamOptions {
     pub(crate) usage: bool,
     pub(crate) progress: bool,
     pub(crate) logprobs: bool,
+    pub(crate) timings: bool,
 }
 
 impl ChunkWording {
@@ -41,11 +44,12 @@ impl ChunkWording {
             options,
             usage: Usage::default(),
             timings: Timings::default(),
+            now: None,
         }
     }
 
     fn empty(&self) -> Chunk<'_> {
-        Chunk { head: &self.head, choices: &[], usage: None, timings: None, prompt_progress: None }
+        Chunk { head: &self.head, choices: &[], usage: None, timings: self.now, prompt_progress: None }
     }
 
     fn delta(&self, index: usize, delta: ChunkDelta, out: &mut Vec<u8>) {
@@ -87,6 +91,14 @@ impl Wording for ChunkWording {
         }
     }
 
+    fn wants_figures(&self) -> bool {
+        self.options.timings
+    }
+
+    fn figures(&mut self, figures: &Figures) {
+        self.now = Some(Timings::of(figures));
+    }
+
     fn event(&mut self, choice: usize, event: AnswerEvent, out: &mut Vec<u8>) -> bool {
         match event {
             AnswerEvent::Progress(progress) if self.options.progress => {
@@ -101,7 +113,7 @@ impl Wording for ChunkWording {
                     out,
                 );
             }
-            AnswerEvent::Progress(_) | AnswerEvent::CallEnd => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) | AnswerEvent::CallEnd => {}
             AnswerEvent::Reasoning(text) => {
                 let delta = ChunkDelta { reasoning_content: Some(text), ..ChunkDelta::default() };
                 self.delta(choice, delta, out);

@@ -26,6 +26,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) logprobs: bool,
+    /// Figures with each piece of a stream.
+    pub(crate) timings: bool,
     pub(crate) unknown: Vec<String>,
 }
 
@@ -37,12 +39,12 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     check_model(fields, service)?;
     let logprobs = fields.integer("logprobs", 0, MOST_ALTERNATIVES)?.map(|count| count as usize);
     let echo = fields.boolean("echo")?.unwrap_or(false);
-    if echo && logprobs.is_some() {
-        let message = "`echo` together with `logprobs` asks for the log probabilities of the prompt, which are not supported \
-            yet: leave one of them out";
-        return Err(Kind::Unsupported.error(message).at("echo"));
-    }
-    let max_tokens = token_count(fields, "max_tokens")?.unwrap_or(DEFAULT_TOKENS);
+    let max_tokens = match fields.get("max_tokens").and_then(Value::as_u64) {
+        // Who asks for the prompt back may want nothing else.
+        Some(0) if echo => 0,
+        _ => token_count(fields, "max_tokens")?.unwrap_or(DEFAULT_TOKENS),
+    };
+    let timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     let sampling = sampling(fields, service)?;
     let stop = stop_strings(fields, "stop")?;
     let choices = fields.integer("n", 1, MOST_CHOICES)?.unwrap_or(1) as usize;
@@ -57,6 +59,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         );
         return Err(Kind::InvalidValue.error(message).at("prompt"));
     }
+    let prompt_logprobs = logprobs.filter(|_| echo);
     let texts = prompts
         .iter()
         .flat_map(|prompt| std::iter::repeat_n(if echo { &prompt.text[..] } else { "" }, choices));
@@ -66,6 +69,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         max_tokens: Some(max_tokens),
         sampling: sampling.clone(),
         logprobs,
+        prompt_logprobs,
         ignore_end,
         stop: stop.clone(),
         choices,
@@ -74,7 +78,15 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         budget: None,
     };
     let jobs = prompts.into_iter().map(job).collect();
-    Ok(CompletionRequest { jobs, echo, stream, include_usage, logprobs: logprobs.is_some(), unknown })
+    Ok(CompletionRequest {
+        jobs,
+        echo,
+        stream,
+        include_usage,
+        logprobs: logprobs.is_some(),
+        timings,
+        unknown,
+    })
 }
 
 fn prompts(fields: Fields, service: &Service) -> Result<Vec<Prompt>, ApiError> {

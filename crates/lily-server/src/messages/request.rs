@@ -43,6 +43,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
         max_tokens,
         sampling,
         logprobs: None,
+        prompt_logprobs: None,
         ignore_end,
         stop,
         choices: 1,

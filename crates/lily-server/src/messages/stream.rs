@@ -67,7 +67,7 @@ impl Wording for MessageWording {
 
     fn event(&mut self, _choice: usize, event: AnswerEvent, out: &mut Vec<u8>) -> bool {
         match event {
-            AnswerEvent::Progress(_) => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}
             AnswerEvent::Reasoning(text) => {
                 if self.open != Some(Open::Thinking) {
                     self.begin(

@@ -63,6 +63,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
         max_tokens,
         sampling,
         logprobs: None,
+        prompt_logprobs: None,
         ignore_end,
         stop: Vec::new(),
         choices: 1,
@@ -104,7 +105,6 @@ fn echo(body: &Map<String, Value>, tools: Value, sampling: &lily_protocol::Sampl
         "top_logprobs": 0,
         "top_p": sampling.top_p,
         "truncation": "disabled",
-        "user": given("user", Value::Null),
         "background": false,
     });
     match fields {

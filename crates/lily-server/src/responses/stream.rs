@@ -147,7 +147,7 @@ impl Wording for ResponseWording {
 
     fn event(&mut self, _choice: usize, event: AnswerEvent, out: &mut Vec<u8>) -> bool {
         match event {
-            AnswerEvent::Progress(_) => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}
             AnswerEvent::Reasoning(text) => self.grow(Part::Reasoning(text), out),
             AnswerEvent::Content(text, _) if text.is_empty() => {}
             AnswerEvent::Content(text, _) => self.grow(Part::Text(text), out),

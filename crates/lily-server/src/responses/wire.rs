@@ -25,7 +25,7 @@ impl Head {
 
     /// The response before its end.
     pub(crate) fn open(&self) -> Value {
-        self.response("in_progress", &[], Value::Null, Value::Null, Value::Null)
+        self.response("in_progress", &[], Value::Null, Value::Null, None)
     }
 
     /// The response at its end.
@@ -34,12 +34,12 @@ impl Head {
             FinishReason::Stop => Value::Null,
             FinishReason::Length => json!({"reason": "max_output_tokens"}),
         };
-        self.response(status(ending), output, details, Value::Null, usage(&ending.figures))
+        self.response(status(ending), output, details, Value::Null, Some(usage(&ending.figures)))
     }
 
     pub(crate) fn failed(&self, output: &[Value], message: &str) -> Value {
         let error = json!({"code": "server_error", "message": message});
-        self.response("failed", output, Value::Null, error, Value::Null)
+        self.response("failed", output, Value::Null, error, None)
     }
 
     fn response(
@@ -48,7 +48,7 @@ impl Head {
         output: &[Value],
         incomplete: Value,
         error: Value,
-        usage: Value,
+        usage: Option<Value>,
     ) -> Value {
         let mut response = json!({
             "id": self.id,
@@ -59,10 +59,11 @@ impl Head {
             "incomplete_details": incomplete,
             "model": self.model,
             "output": output,
-            "usage": usage,
         });
         if let Some(fields) = response.as_object_mut() {
             fields.extend(self.echo.clone());
+            // Absent and not null before the end, as OpenAI describes it.
+            fields.extend(usage.map(|usage| ("usage".to_owned(), usage)));
         }
         response
     }
