@@ -3,7 +3,8 @@
 use std::path::Path;
 
 /// Where tests are whose names begin with this.
-const FOLDERS: [(&str, &str); 6] = [
+const FOLDERS: [(&str, &str); 7] = [
+    ("model", "crates/lily-model/src/tests/*.rs"),
     ("text", "crates/lily-text/tests/*.rs"),
     ("engine", "crates/lily-engine/tests/engine/*.rs"),
     ("e2e", "tests/e2e/*.py"),

@@ -196,7 +196,7 @@ fn cut(text: &str, fine: &[bool]) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(common::cases(1500)))]
 
     #[test]
     fn the_cut_does_not_show(

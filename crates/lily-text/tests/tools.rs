@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "failures of a test")]
 
+mod common;
+
 use std::sync::LazyLock;
 
 use lily_text::{ContentDelta, ContentEnd, ReasoningCalls, ToolCallParser};
@@ -577,7 +579,7 @@ fn cut(content: &str, cuts: &[prop::sample::Index]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, max_global_rejects: 1_000_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(3000), max_global_rejects: 1_000_000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_cut_gives_the_same(

@@ -52,3 +52,8 @@ pub(crate) fn chat(messages: &Value, options: &Value) -> Result<Chat, lily_text:
 pub(crate) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
+
+/// Cases of a property: as many as PROPTEST_CASES says, else the usual number.
+pub(crate) fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+}
