@@ -45,6 +45,22 @@ def test_log_probabilities_are_those_of_the_model(lily):
         assert token.logprob == pytest.approx(values[0], abs=1e-6), "greedy takes the likeliest"
 
 
+def test_a_text_is_scored_as_it_was_written(lily):
+    """What an answer's tokens were given when they were chosen, they are given as a prompt too: computed in other pieces, bit by bit
+    the same."""
+    client = lily.client()
+    options = {"model": "any", "temperature": 0, "logprobs": 2}
+    prompt = "The capital of Japan is"
+    written = client.completions.create(prompt=prompt, max_tokens=60, **options).choices[0]
+    count = len(written.logprobs.tokens)
+    assert count > 32, "more than one piece"
+    scored = client.completions.create(prompt=prompt + written.text, max_tokens=0, echo=True, **options).choices[0]
+    assert scored.text == prompt + written.text
+    assert scored.logprobs.token_logprobs[0] is None
+    for name in ["tokens", "token_logprobs", "top_logprobs"]:
+        assert getattr(scored.logprobs, name)[-count:] == getattr(written.logprobs, name), name
+
+
 def test_errors_and_models(lily):
     client = lily.client()
     (model,) = client.models.list().data
