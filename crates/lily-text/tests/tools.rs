@@ -601,6 +601,10 @@ proptest! {
                 content = format!("{first}{tag}{}", rest.replace(tag, "</parameter>"));
             }
         }
+        // A tag that the end cuts off is markup, its words too.
+        if let Some(last) = content.rfind('<').filter(|&last| !content[last..].contains('>')) {
+            content.truncate(last);
+        }
         let (text, calls) = read(&content, End::Turn);
         let shown = calls.iter().fold(text, |all, (name, arguments)| format!("{all} {name} {arguments}"));
         for word in content.split(|c: char| !c.is_alphanumeric()).filter(|word| word.starts_with('w') && word.ends_with('w')) {
