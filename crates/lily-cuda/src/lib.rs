@@ -35,5 +35,6 @@ pub use found::{Found, LEAST_CAPABILITY, Missing, devices, find};
 pub use gpu::Gpu;
 pub use native::{KernelSet, launches};
 pub use nvrtc::{Compiler, well_known_folders};
+pub use prepared::scratch_bytes;
 pub use roof::Roof;
 pub use single::Single;

@@ -76,8 +76,11 @@ pub(crate) fn variants(plan: &Plan, set: KernelSet, cores: usize) -> Result<Vec<
     Ok(all)
 }
 
-/// The most bytes that launches of one kernel of a plan leave each other.
-pub(crate) fn scratch_bytes(plan: &Plan, set: KernelSet, cores: usize) -> Result<usize, DeviceError> {
+/// The most bytes that launches of one kernel of a plan leave each other, on a GPU of so many multiprocessors.
+///
+/// # Errors
+/// Where no GPU runs one of its kernels.
+pub fn scratch_bytes(plan: &Plan, set: KernelSet, cores: usize) -> Result<usize, DeviceError> {
     let launches = plan.launches.iter().filter(|launch| !launch.on_host);
     let mut bytes =
         launches.map(|launch| Ok(dispatches(&launch.kernel, plan.activation, set, cores)?.scratch_bytes));

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_cuda::{Gpu, KernelSet, Missing};
 use lily_model::device::Device;
-use lily_model::plan::{Activation, Profile};
+use lily_model::plan::{Activation, Plan, Profile};
 use lily_model::{Model, Runner, RunnerOptions, Weights};
 
 use super::cuda;
@@ -213,6 +213,14 @@ impl Chosen {
             Kind::Cuda(gpu) => cuda::device(gpu, self.kernels, &self.profile, model, state_bytes)?,
         };
         Ok(Runner::new(model.geometry.clone(), weights, device, options))
+    }
+
+    /// Bytes that the device's kernels take for themselves while they run this plan.
+    pub(crate) fn kernel_bytes(&self, plan: &Plan) -> Result<usize> {
+        match &self.kind {
+            Kind::Cuda(gpu) => Ok(lily_cuda::scratch_bytes(plan, self.kernels, gpu.found().cores)?),
+            Kind::Cpu | Kind::Emu => Ok(0),
+        }
     }
 
     /// How the CPU device works, or would.

@@ -37,6 +37,8 @@ struct Memory {
     available: usize,
     /// Of it, what is kept free.
     reserve: usize,
+    /// What the device's kernels take beside a plan's activations.
+    kernels: usize,
 }
 
 /// Available and total memory, in bytes, within the limits of a container.
@@ -79,7 +81,8 @@ impl Budget {
     ) -> Result<Budget> {
         let share = if matches!(device.kind, Kind::Cuda(_)) { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
         let reserve = (device.available / share).max(LEAST_RESERVE);
-        let memory = Memory { available: device.available, reserve };
+        let kernels = device.kernel_bytes(&chunk_plan(model, &device.profile, chunk)?)?;
+        let memory = Memory { available: device.available, reserve, kernels };
         Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory)
     }
 
@@ -91,10 +94,11 @@ impl Budget {
         asked_cache: Option<usize>,
         memory: Memory,
     ) -> Result<Budget> {
-        let Memory { available, reserve } = memory;
+        let Memory { available, reserve, kernels } = memory;
         let g = &model.geometry;
         let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-        let scratch = scratch_bytes(model, profile, chunk)?;
+        let plan = chunk_plan(model, profile, chunk)?;
+        let scratch = plan.arena_bytes + 4 * g.vocab + kernels;
         let fixed = weights.saturating_add(scratch).saturating_add(reserve);
         let left = available.saturating_sub(fixed);
         let fits = tokens_in(g, profile, left);
@@ -137,13 +141,12 @@ impl Budget {
     }
 }
 
-/// Activations of a prefill chunk, as its plan lays them out (whatever the context), and a row of logits.
-fn scratch_bytes(model: &Model, profile: &Profile, chunk: usize) -> Result<usize> {
+/// The plan of a prefill chunk, whose activations are those of any context.
+fn chunk_plan(model: &Model, profile: &Profile, chunk: usize) -> Result<plan::Plan> {
     let packed = profile.is_gpu().then(|| model.weights.packed().0);
     let weights = packed.as_ref().unwrap_or(&model.weights);
     let target = Target { geometry: &model.geometry, weights, profile };
-    let plan = plan::prefill(target, chunk, chunk, LogitRows::Last)?;
-    Ok(plan.arena_bytes + 4 * model.geometry.vocab)
+    Ok(plan::prefill(target, chunk, chunk, LogitRows::Last)?)
 }
 
 /// Bytes of a sequence of this many tokens: pages are whole, and one more may be shared with a snapshot.
@@ -182,13 +185,17 @@ mod tests {
     fn the_context_is_what_fits_and_a_refusal_says_what_would() {
         let model = model_in_memory(&Spec::tiny());
         let (g, cpu) = (&model.geometry, Profile::cpu());
-        let memory =
-            |available: usize| Memory { available, reserve: (available / RESERVE_SHARE).max(LEAST_RESERVE) };
+        let memory = |available: usize| Memory {
+            available,
+            reserve: (available / RESERVE_SHARE).max(LEAST_RESERVE),
+            kernels: 0,
+        };
         let all = Budget::divide(&model, &cpu, 512, None, None, memory(8 << 30)).unwrap();
         assert_eq!((all.context, all.shortened), (g.max_context, false));
         assert!(all.cache > 0 && all.cache <= all.state);
 
-        let fixed = LEAST_RESERVE + scratch_bytes(&model, &cpu, 512).unwrap();
+        let fixed =
+            LEAST_RESERVE + chunk_plan(&model, &cpu, 512).unwrap().arena_bytes + 4 * model.geometry.vocab;
         let tight = fixed + model.checkpoint.total_bytes() as usize + sequence_bytes(g, &cpu, 100);
         let some = Budget::divide(&model, &cpu, 512, None, None, memory(tight)).unwrap();
         assert_eq!((some.context, some.shortened), (100.min(g.max_context), g.max_context > 100));
