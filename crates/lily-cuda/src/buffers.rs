@@ -1,12 +1,12 @@
 //! Everything that plans bind but the states of sequences: weights, activations, logits, the inputs of two steps, and how tokens
 //! are chosen.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use lily_kernels::SLOT_WORDS;
-use lily_kernels::attention::PAGE_TOKENS;
 use lily_kernels::select::Request;
-use lily_model::device::{self, Choices, Sequences, TensorSource};
+pub(crate) use lily_model::device::StepLayout;
+use lily_model::device::{self, Choices, Layout, Sequences, TensorSource};
 use lily_model::plan::{Buffer, Plan, Target};
 use lily_model::{DeviceError, Packing};
 
@@ -15,31 +15,9 @@ use crate::driver::{Context, Event};
 use crate::memory::{Block, Pinned, bytes_of};
 use crate::pool::Pool;
 use crate::upload::upload;
-use crate::weights::Layout;
-
-/// As plans align regions.
-const ALIGN: usize = 256;
 
 /// Inputs that may be on their way to the device at the same time, so that the host can be so many runs ahead.
 const IN_FLIGHT: usize = 4;
-
-/// How the input of a step lies in its block: token ids, positions, the table of sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepLayout {
-    positions: usize,
-    slots: usize,
-    bytes: usize,
-}
-
-impl StepLayout {
-    pub(crate) fn of(plan: &Plan) -> Self {
-        let rows = 4 * plan.slots * plan.rows;
-        let positions = rows.next_multiple_of(ALIGN);
-        let slots = (positions + rows).next_multiple_of(ALIGN);
-        let table = SLOT_WORDS + plan.context.div_ceil(PAGE_TOKENS);
-        StepLayout { positions, slots, bytes: slots + 4 * plan.slots * table }
-    }
-}
 
 /// How tokens are chosen, and what was.
 pub(crate) struct Selection {
@@ -80,8 +58,9 @@ impl Buffers {
         packing: &Packing,
         watch: Option<&Watch>,
     ) -> Result<Self, DeviceError> {
-        let layout = Layout::new(target, source, packing).map_err(|e| DeviceError::Failed(e.to_string()))?;
-        let weights = Block::new(context, "the weights", layout.bytes)?;
+        let layout = Layout::new(target, source, packing, usize::MAX)
+            .map_err(|e| DeviceError::Failed(e.to_string()))?;
+        let weights = Block::new(context, "the weights", layout.bytes())?;
         upload(context, &layout, source, &weights, watch)?;
         let block = |what| Block::new(context, what, 0);
         let outbox = || {
@@ -116,7 +95,7 @@ impl Buffers {
     ) -> Result<(), DeviceError> {
         self.arena.reserve("activations", plan.arena_bytes)?;
         self.logits.reserve("logits", 4 * plan.logit_rows * vocab)?;
-        self.steps.iter_mut().try_for_each(|step| step.reserve("the input of a step", layout.bytes))
+        self.steps.iter_mut().try_for_each(|step| step.reserve("the input of a step", layout.bytes()))
     }
 
     /// Enqueues the input of a step.
@@ -131,12 +110,14 @@ impl Buffers {
         self.turn = (self.turn + 1) % IN_FLIGHT;
         let Outbox { pinned, sent } = &mut self.outboxes[self.turn];
         sent.wait()?;
-        pinned.reserve("inputs", layout.bytes)?;
+        pinned.reserve("inputs", layout.bytes())?;
         let bytes = pinned.bytes_mut();
-        for (at, words) in [(0, tokens), (layout.positions, positions), (layout.slots, slots)] {
+        for (Range { start: at, .. }, words) in
+            [(layout.tokens(), tokens), (layout.positions(), positions), (layout.slots(), slots)]
+        {
             bytes[at..at + 4 * words.len()].copy_from_slice(bytes_of(words));
         }
-        self.steps[step].write_from(0, pinned, layout.bytes)?;
+        self.steps[step].write_from(0, pinned, layout.bytes())?;
         Ok(sent.record(self.context.stream())?)
     }
 
@@ -195,21 +176,22 @@ impl device::Memory for Bound<'_> {
     fn buffer(&self, buffer: Buffer) -> Option<(u64, usize)> {
         let Bound { buffers, layout, step, .. } = self;
         let whole = |block: &Block| Some((block.start(), block.len()));
-        let part = |block: &Block, from: usize, to: usize| Some((block.start() + from as u64, to - from));
+        let part =
+            |block: &Block, range: Range<usize>| Some((block.start() + range.start as u64, range.len()));
         let (now, next) = (&buffers.steps[*step], &buffers.steps[1 - *step]);
         match buffer {
             Buffer::Tensor(id) => {
-                let (start, bytes) = buffers.layout.place(id)?;
-                part(&buffers.weights, start, start + bytes)
+                let spot = buffers.layout.place(id)?;
+                part(&buffers.weights, spot.start..spot.start + spot.bytes)
             }
             Buffer::Arena => whole(&buffers.arena),
             Buffer::Logits => whole(&buffers.logits),
-            Buffer::Tokens => part(now, 0, layout.positions),
-            Buffer::Positions => part(now, layout.positions, layout.slots),
-            Buffer::Slots => part(now, layout.slots, layout.bytes),
-            Buffer::NextTokens => part(next, 0, layout.positions),
-            Buffer::NextPositions => part(next, layout.positions, layout.slots),
-            Buffer::NextSlots => part(next, layout.slots, layout.bytes),
+            Buffer::Tokens => part(now, layout.tokens()),
+            Buffer::Positions => part(now, layout.positions()),
+            Buffer::Slots => part(now, layout.slots()),
+            Buffer::NextTokens => part(next, layout.tokens()),
+            Buffer::NextPositions => part(next, layout.positions()),
+            Buffer::NextSlots => part(next, layout.slots()),
             Buffer::Requests => whole(&buffers.selection.requests),
             Buffer::Counts => whole(&buffers.selection.counts),
             Buffer::Bias => whole(&buffers.selection.bias),

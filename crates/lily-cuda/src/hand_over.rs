@@ -2,11 +2,10 @@
 
 use lily_kernels::SLOT_WORDS;
 use lily_kernels::select::NOT_FINITE;
-use lily_model::device::{Batch, Choices};
+use lily_model::device::{Batch, Choices, StepLayout, moves};
 use lily_model::plan::Plan;
 use lily_model::{DeviceError, SequenceId};
 
-use crate::buffers::StepLayout;
 use crate::device::CudaDevice;
 use crate::memory::Pinned;
 
@@ -69,34 +68,5 @@ impl CudaDevice {
             request.step += chosen.iter().filter(|step| step[row] < NOT_FINITE).count() as u32;
         }
         Ok(chosen)
-    }
-}
-
-/// How many steps moved the state of a row that chose these tokens: all up to the one behind which it was done.
-fn moves(chosen: impl Iterator<Item = u32>, ends: &[u32]) -> usize {
-    let mut moves = 0;
-    for token in chosen {
-        moves += 1;
-        if token >= NOT_FINITE || ends.contains(&token) {
-            break;
-        }
-    }
-    moves
-}
-
-#[cfg(test)]
-mod tests {
-    use lily_kernels::select::NONE_LEFT;
-
-    use super::*;
-
-    #[test]
-    fn a_row_that_is_done_does_not_move() {
-        let moved = |chosen: &[u32], ends: &[u32]| moves(chosen.iter().copied(), ends);
-        assert_eq!(moved(&[5, 6, 7], &[]), 3);
-        assert_eq!(moved(&[5, 6, NONE_LEFT, NONE_LEFT], &[6]), 2);
-        assert_eq!(moved(&[5, NONE_LEFT, NONE_LEFT], &[]), 2);
-        assert_eq!(moved(&[NOT_FINITE, NONE_LEFT], &[]), 1);
-        assert_eq!(moved(&[], &[]), 0);
     }
 }

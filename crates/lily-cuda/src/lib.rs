@@ -17,7 +17,6 @@ mod found;
 mod gpu;
 mod graph;
 mod hand_over;
-mod host;
 mod memory;
 mod modules;
 mod native;
@@ -27,7 +26,11 @@ mod prepared;
 mod roof;
 mod single;
 mod upload;
-mod weights;
+
+/// What a plan leaves to the host.
+mod host {
+    pub(crate) use lily_model::device::group;
+}
 
 pub use codes::{Codes, Variant};
 pub use device::{CudaDevice, CudaOptions, Progress, Watch};

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys;
 use lily_model::DeviceError;
-use lily_model::device::TensorSource;
+use lily_model::device::{Layout, Piece, TensorSource};
 
 use crate::device::{Progress, Watch};
 use crate::driver::{Context, CudaError, Event, cuda};
 use crate::memory::{Block, Pinned};
-use crate::weights::{Layout, Piece};
 
 /// Bytes of a pinned buffer: long copies, and a few dozen megabytes for all threads.
 const STAGE: usize = 8 << 20;
@@ -20,7 +19,7 @@ const STAGE: usize = 8 << 20;
 /// The most threads. A core reads some 10 GB/s out of the page cache, and a link takes 25 to 60.
 const READERS: usize = 8;
 
-/// Fills a block with the tensors of a layout.
+/// Fills a block with the tensors of a layout that has one.
 pub(crate) fn upload(
     context: &Arc<Context>,
     layout: &Layout,
@@ -36,7 +35,7 @@ pub(crate) fn upload(
         let done = |bytes: usize| {
             let bytes = copied.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if let Some(watch) = watch {
-                watch(Progress::Uploading { bytes, of: layout.bytes });
+                watch(Progress::Uploading { bytes, of: layout.bytes() });
             }
         };
         if let Err(error) = read(context, source, block, take, done) {

@@ -9,9 +9,12 @@
 //!
 //! Submissions fail by themselves and later: then what they wrote is spoiled, each use of it is an error, and all else goes on.
 
+mod alone;
 #[cfg(target_os = "macos")]
 pub mod apple;
 mod buffers;
+#[cfg(feature = "testing")]
+pub mod checking;
 mod device;
 mod estimate;
 #[cfg(any(test, feature = "testing"))]

@@ -1,10 +1,11 @@
 //! What a GPU and its system can do, found by trying: never by a name.
 
 use lily_kernels::quant::{Matmul, Output};
-use lily_kernels::{Activation, Contract, QuantFormat, bindings, metal_unit, word_kind};
+use lily_kernels::{Activation, Contract, QuantFormat, bindings, metal_unit};
 use lily_model::DeviceError;
 
-use crate::gpu::{Block, Commands, Gpu, GpuError, Language, Submitted};
+use crate::alone;
+use crate::gpu::{Gpu, GpuError, Language};
 use crate::pipelines::Dialect;
 
 /// How far products of tensor operations may be from the definition, of the largest: operands are exact, sums are float32.
@@ -51,41 +52,16 @@ fn product<G: Gpu>(gpu: &G) -> Result<bool, GpuError> {
     let want = kernel.reference(&x, &weight, &scales, &biases, &[]);
     let halves: Vec<u8> = x.iter().flat_map(|v| half(*v).to_le_bytes()).collect();
 
-    let library = gpu.library(&metal_unit(dispatch.text, Activation::F16, true), Language::V4_0)?;
-    let kinds = dispatch.text.constants.iter().map(|(kind, _)| word_kind(kind));
-    let constants: Vec<_> = kinds
-        .zip(&dispatch.constants)
-        .enumerate()
-        .filter_map(|(index, (kind, word))| Some((index, kind?, *word)))
-        .collect();
-    let threads = dispatch.threads.iter().product();
-    let (pipeline, _) = gpu.pipeline(&library, dispatch.text.name, &constants, threads)?;
-    let filled = |bytes: &[u8]| gpu.buffer("a probe", bytes.len(), &mut |to| to.copy_from_slice(bytes));
-    let out = filled(&vec![0xff; 4 * rows * outputs])?;
-    let inputs = [
-        ("x", filled(&halves)?),
-        ("weight", filled(&weight)?),
-        ("scales", filled(&scales)?),
-        ("biases", filled(&biases)?),
-    ];
-    let mut commands = gpu.begin("a probe")?;
-    commands.pipeline(&pipeline);
-    for (name, buffer) in inputs.iter().map(|(name, buffer)| (*name, buffer)).chain([("out", &out)]) {
-        let Some(number) = dispatch.text.buffer(name) else { return Ok(false) };
-        commands.buffer(number, buffer, 0);
-    }
-    if let Some(number) = dispatch.text.value_buffer() {
-        commands.words(number, &dispatch.params);
-    }
-    for (index, bytes) in dispatch.threadgroup_bytes.iter().enumerate() {
-        commands.threadgroup_memory(index, *bytes);
-    }
-    commands.dispatch(dispatch.grid, dispatch.threads);
-    if commands.submit().wait(std::time::Duration::from_secs(10))?.is_none() {
-        return Ok(false);
-    }
-    let mut found = vec![0; 4 * rows * outputs];
-    out.read(0, &mut found);
+    let number = |name| dispatch.text.buffer(name);
+    let out = vec![0xff; 4 * rows * outputs];
+    let named =
+        [("x", &halves), ("weight", &weight), ("scales", &scales), ("biases", &biases), ("out", &out)];
+    let buffers: Option<Vec<(usize, &[u8])>> =
+        named.iter().map(|(name, bytes)| Some((number(name)?, &bytes[..]))).collect();
+    let Some(buffers) = buffers else { return Ok(false) };
+    let dialect = Dialect { language: Language::V4_0, tensors: true };
+    let after = alone::run(gpu, dialect, &dispatch, Activation::F16, &buffers)?;
+    let Some(found) = after.last() else { return Ok(false) };
     let found = found.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b)));
     let largest = want.iter().fold(0.0f64, |most, v| most.max(v.abs()));
     Ok(largest > 0.0 && want.iter().zip(found).all(|(want, found)| (want - found).abs() <= NEAR * largest))

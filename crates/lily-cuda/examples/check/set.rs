@@ -1,12 +1,12 @@
-//! Models and devices for the checks.
+//! The CUDA device for the checks.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet};
-use lily_model::plan::{Activation, Profile};
-use lily_model::testing::{Spec, model_in_memory};
-use lily_model::{Model, Runner, RunnerOptions};
+use lily_model::device::{Batch, Choices};
+use lily_model::plan::{Activation, Plan, Profile};
+use lily_model::testing::checks::Subject;
+use lily_model::{DeviceError, Model, SequenceId};
 
 /// What all checks run with.
 pub(crate) struct Set {
@@ -19,14 +19,6 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    pub(crate) fn fixture(&self, name: &str) -> Arc<Model> {
-        Arc::new(Model::open(&self.fixtures.join(name)).unwrap())
-    }
-
-    pub(crate) fn profile(&self, activation: Activation) -> Profile {
-        self.gpu.profile().with_activation(activation)
-    }
-
     pub(crate) fn device_with(
         &self,
         model: &Model,
@@ -44,29 +36,34 @@ impl Set {
         let (weights, packing) = model.weights.packed();
         CudaDevice::new(&self.gpu, &model.geometry, &weights, model, &packing, &options).unwrap()
     }
-
-    pub(crate) fn device(&self, model: &Model, profile: &Profile) -> CudaDevice {
-        self.device_with(model, profile, 1 << 28, self.graphs)
-    }
-
-    pub(crate) fn runner(&self, model: &Model, profile: &Profile) -> Runner<CudaDevice> {
-        self.runner_on(model, self.device(model, profile))
-    }
-
-    pub(crate) fn runner_on(&self, model: &Model, device: CudaDevice) -> Runner<CudaDevice> {
-        let options = RunnerOptions { context: 8192, max_chunk: 4096, max_decode_rows: 4 };
-        Runner::new(model.geometry.clone(), model.weights.packed().0, device, options)
-    }
 }
 
-/// A random model of small sizes, whose key heads the chunk-parallel form of DeltaNet takes.
-pub(crate) fn tiny() -> Arc<Model> {
-    let mut spec = Spec::tiny();
-    spec.geometry.delta.key_dim = 32;
-    Arc::new(model_in_memory(&spec))
-}
+impl Subject for Set {
+    type Device = CudaDevice;
 
-/// Blocks of attention shorter than any real device's, so that short prompts have several.
-pub(crate) fn short_blocks(profile: Profile) -> Profile {
-    Profile { block_attention_above: 64, attention_block: 64, ..profile }
+    fn fixtures(&self) -> &Path {
+        &self.fixtures
+    }
+
+    fn profile(&self, activation: Activation) -> Profile {
+        self.gpu.profile().with_activation(activation)
+    }
+
+    fn device(&self, model: &Model, profile: &Profile, state_bytes: usize) -> CudaDevice {
+        self.device_with(model, profile, state_bytes, self.graphs)
+    }
+
+    fn hand_over(
+        device: &mut CudaDevice,
+        plan: &Plan,
+        batch: &Batch<'_>,
+        choices: &mut Choices,
+        count: usize,
+    ) -> Result<Vec<Vec<u32>>, DeviceError> {
+        device.hand_over(plan, batch, choices, count)
+    }
+
+    fn take_back(device: &mut CudaDevice, sequence: SequenceId) -> Result<(), DeviceError> {
+        device.take_back(sequence)
+    }
 }

@@ -10,15 +10,19 @@ use lily_metal::fake::{Executor, Recorded, Submission};
 /// Shuffles launches between barriers, the same way each time.
 const SEED: u64 = 7;
 
-/// Runs submissions, the launches between two barriers in any order.
-pub(crate) fn executor() -> Executor {
+/// Runs submissions, the launches between two barriers in any order. A kernel of this name spoils what it was given.
+pub(crate) fn executor(broken: Option<String>) -> Executor {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let state = Mutex::new((EmuKernels::new(threads).unwrap(), Random::new(SEED)));
     Arc::new(move |submission: &Submission| {
         let (emulator, random) = &mut *state.lock().unwrap();
         let mut together: Vec<&Recorded> = Vec::new();
         for command in &submission.commands {
-            if matches!(command, Recorded::Dispatch { .. }) {
+            if let Recorded::Dispatch { pipeline, buffers, .. } = command {
+                if broken.as_ref() == Some(&pipeline.name) {
+                    let spoil = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte ^= 0x41);
+                    buffers.iter().for_each(|(_, buffer, _)| buffer.with_bytes(spoil));
+                }
                 together.push(command);
                 continue;
             }

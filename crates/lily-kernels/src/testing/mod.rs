@@ -2,6 +2,7 @@
 //! its sanitizers, NVIDIA GPUs.
 
 mod bounds;
+mod complaint;
 mod matrix;
 mod write;
 

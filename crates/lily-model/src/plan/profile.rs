@@ -77,6 +77,8 @@ type Row = (&'static str, usize, f64, Activation, MatrixUnit);
 /// Cores and nominal bandwidth as the makers state them for the largest variant of each. M1 and M2 have no bfloat arithmetic
 /// (Metal feature set tables), so their tiles are of half.
 const GPUS: &[Row] = &[
+    // One that is none of those below: newer, so of bfloat.
+    ("metal", 0, 0.0, Activation::Bf16, MatrixUnit::Simdgroup),
     ("metal:m1", 8, 68.0, Activation::F16, MatrixUnit::Simdgroup),
     ("metal:m1-pro", 16, 200.0, Activation::F16, MatrixUnit::Simdgroup),
     ("metal:m1-max", 32, 400.0, Activation::F16, MatrixUnit::Simdgroup),
@@ -196,6 +198,16 @@ impl Profile {
         }
     }
 
+    /// An Apple GPU by the name that Metal gives it: `Apple M3 Max`. Its matrix unit is what a probe finds.
+    pub fn metal(name: &str) -> Profile {
+        let words = name.to_lowercase().replace(' ', "-");
+        let of =
+            |row: &&Row| row.0.strip_prefix("metal:").is_some_and(|chip| words == format!("apple-{chip}"));
+        let known = GPUS.iter().find(of).map_or("metal", |row| row.0);
+        let profile = Profile::named(known).unwrap_or_else(Profile::emulator);
+        Profile { matrix_unit: MatrixUnit::Simdgroup, ..profile }
+    }
+
     /// The names that [`Profile::named`] knows.
     pub fn names() -> Vec<&'static str> {
         ["cpu", "emu"].into_iter().chain(GPUS.iter().map(|row| row.0)).collect()
@@ -262,6 +274,15 @@ mod tests {
         assert_eq!(name("NVIDIA L4"), "cuda");
         assert_eq!(Profile::cuda("NVIDIA H200", 132, 0.0).bandwidth, 4800.0);
         assert_eq!(Profile::cuda("NVIDIA H200", 132, 4915.0).bandwidth, 4915.0);
+    }
+
+    #[test]
+    fn apple_gpus_are_known_by_the_names_that_metal_gives_them() {
+        let of = |name: &str| Profile::metal(name);
+        assert_eq!(of("Apple M3 Max").name, "metal:m3-max");
+        assert_eq!((of("Apple M1").name, of("Apple M1").activation), ("metal:m1", Activation::F16));
+        assert_eq!((of("Apple M9 Ultra").name, of("Apple M9 Ultra").activation), ("metal", Activation::Bf16));
+        assert_eq!(of("Apple M5 Max").matrix_unit, MatrixUnit::Simdgroup, "a probe has to find the other");
     }
 
     #[test]
