@@ -23,6 +23,8 @@ pub mod gpu;
 mod hand_over;
 mod load;
 mod memory;
+#[cfg(not(target_os = "macos"))]
+mod nowhere;
 mod pipelines;
 mod pool;
 mod prepared;
@@ -33,6 +35,8 @@ mod tests;
 
 pub use device::{MetalDevice, MetalOptions, Trace};
 pub use estimate::prefill_chunk;
+#[cfg(not(target_os = "macos"))]
+pub use nowhere::NoGpu;
 pub use pipelines::Dialect;
 pub use probe::dialect;
 pub use queue::MOST_IN_FLIGHT;

@@ -15,6 +15,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "lily-cuda",
             "lily-emu",
             "lily-engine",
+            "lily-metal",
             "lily-model",
             "lily-protocol",
             "lily-server",

@@ -102,8 +102,8 @@ pub(crate) struct ModelFlags {
     /// its files [default: the built-in demo model].
     #[arg(long, env = "LILY_MODEL", value_name = "MODEL", value_parser = values::model)]
     pub(crate) model: Option<String>,
-    /// What to compute on: auto (an NVIDIA GPU that holds the model, else the processor), cpu, cuda or cuda:N (GPU number N), emu (the
-    /// kernels of GPUs, emulated on the processor: for tests, very slow, in builds with `--features emu`).
+    /// What to compute on: auto (a GPU that holds the model, else the processor), cpu, metal (the GPU of a Mac), cuda or cuda:N (NVIDIA GPU
+    /// number N), emu (the kernels of GPUs, emulated on the processor: for tests, very slow, in builds with `--features emu`).
     #[arg(long, env = "LILY_DEVICE", value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: Device,
     /// Threads of the device, if it is the CPU or the emulator [default: one for each processor that this process may use].

@@ -14,6 +14,8 @@ pub(crate) enum Device {
     Cpu,
     /// An NVIDIA GPU, by its number.
     Cuda(u16),
+    /// The GPU of a Mac.
+    Metal,
     /// The kernels of GPUs, emulated on the processor.
     Emu,
 }
@@ -27,10 +29,11 @@ impl FromStr for Device {
             "auto" => Ok(Device::Auto),
             "cpu" => Ok(Device::Cpu),
             "cuda" => Ok(Device::Cuda(0)),
+            "metal" => Ok(Device::Metal),
             "emu" => Ok(Device::Emu),
-            _ => number(text)
-                .map(Device::Cuda)
-                .ok_or_else(|| "wanted auto, cpu, cuda (or cuda:N with a GPU's number), or emu".to_owned()),
+            _ => number(text).map(Device::Cuda).ok_or_else(|| {
+                "wanted auto, cpu, metal, cuda (or cuda:N with a GPU's number), or emu".to_owned()
+            }),
         }
     }
 }

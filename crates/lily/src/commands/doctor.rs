@@ -38,7 +38,7 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
         Err(error) => DeviceReport { name: "cpu", works: false, detail: causes(&error) },
     };
     let mut devices = vec![cpu];
-    devices.push(DeviceReport { name: "metal", works: false, detail: "not in this version".into() });
+    devices.push(metal());
     devices.extend(cuda());
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -59,6 +59,18 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
         }
     }
     Ok(if report.devices.iter().any(|d| d.works) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The GPU of a Mac, tried like the CPU, with what the system lets it use and what holds it back now.
+fn metal() -> DeviceReport {
+    let tried = setup::metal::open().and_then(|opened| {
+        let detail = try_device(Device::Metal)?;
+        Ok(format!("{detail}, {}", opened.describe()))
+    });
+    match tried {
+        Ok(detail) => DeviceReport { name: "metal", works: true, detail },
+        Err(error) => DeviceReport { name: "metal", works: false, detail: causes(&error) },
+    }
 }
 
 /// Every NVIDIA GPU, or what is missing. A GPU that looks usable is tried like the CPU.

@@ -2,15 +2,15 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet, Missing, Progress};
-use lily_model::device::Device;
+use lily_model::device::{self, Device};
 use lily_model::plan::Profile;
 use lily_model::{Model, Weights};
 
+use super::bar::Bar;
 use super::memory::readable;
 
 /// Of a GPU's memory, at least this much beside the weights: the context, the kernels, activations, a short conversation.
@@ -58,7 +58,7 @@ pub(super) fn device(
     let options = CudaOptions {
         kernels,
         cubins: cubins(|name| std::env::var_os(name)),
-        watch: Some(Arc::new(move |progress| bar.show(progress))),
+        watch: Some(Arc::new(move |progress| bar.show(told(progress)))),
         ..CudaOptions::new(profile.clone(), state_bytes)
     };
     let (weights, packing) = model.weights.packed();
@@ -66,33 +66,10 @@ pub(super) fn device(
     Ok((weights, Box::new(device.context("the CUDA device")?)))
 }
 
-/// A bar for what takes a while; gone when it is done. `indicatif` draws on terminals only.
-#[derive(Default)]
-struct Bar(Mutex<Option<ProgressBar>>);
-
-impl Bar {
-    fn show(&self, progress: Progress) {
-        let (done, of, template) = match progress {
-            Progress::Compiling { done, of } => {
-                (done, of, "{bar:30} {pos}/{len} kernels compiled, {eta} left")
-            }
-            Progress::Uploading { bytes, of } => {
-                (bytes, of, "{bar:30} {bytes}/{total_bytes} of weights, {bytes_per_sec}, {eta} left")
-            }
-        };
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = shown.get_or_insert_with(|| {
-            let bar = ProgressBar::new(of as u64);
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        bar.set_position(done as u64);
-        if done >= of {
-            bar.finish_and_clear();
-            *shown = None;
-        }
+fn told(progress: Progress) -> device::Progress {
+    match progress {
+        Progress::Compiling { done, of } => device::Progress::Compiling { done, of },
+        Progress::Uploading { bytes, of } => device::Progress::Loading { bytes, of },
     }
 }
 

@@ -9,9 +9,10 @@ use lily_model::device::Device;
 use lily_model::plan::{Activation, Plan, Profile};
 use lily_model::{Model, Runner, RunnerOptions, Weights};
 
-use super::cuda;
 use super::memory::machine;
+use super::metal::{Apple, Opened};
 use super::warm::warm;
+use super::{cuda, metal};
 use crate::cli::{self, ModelFlags, Precision};
 use crate::terminal::remark;
 
@@ -44,6 +45,8 @@ pub(crate) struct Chosen {
     threads: Option<usize>,
     isa: Option<Isa>,
     kernels: KernelSet,
+    /// What there is to do where its memory is short, beside what is true of every device.
+    pub(crate) hint: Option<String>,
     /// Why it is not a GPU.
     fallback: Option<Fallback>,
 }
@@ -72,6 +75,8 @@ pub(crate) enum Kind {
     Emu,
     /// An NVIDIA GPU.
     Cuda(Gpu),
+    /// The GPU of a Mac.
+    Metal(Opened<Apple>),
 }
 
 /// The device that the flags ask for; with `auto` a GPU that this model fits, or else the CPU.
@@ -94,9 +99,10 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
             let gpu = cuda::open(number.into()).with_context(|| format!("--device cuda:{number}"))?;
             Chosen::cuda(gpu, flags.precision, flags.kernels)
         }
+        cli::Device::Metal => Chosen::metal(metal::open().context("--device metal")?, flags.precision, model),
         cli::Device::Auto => {
             let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-            match automatic(flags, weights) {
+            match automatic(flags, model, weights) {
                 Ok(chosen) => Ok(chosen),
                 Err(reason) => {
                     let fallback = Some(Fallback::new(&reason));
@@ -108,8 +114,13 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
 }
 
 /// The first GPU, if nothing speaks against it.
-fn automatic(flags: &ModelFlags, weights: usize) -> Result<Chosen> {
+fn automatic(flags: &ModelFlags, model: &Model, weights: usize) -> Result<Chosen> {
     ensure!(flags.precision != Some(Precision::Fast), "--precision fast is the CPU's");
+    if cfg!(target_os = "macos") && flags.kernels.is_none() {
+        let opened = metal::open()?;
+        opened.fits(weights)?;
+        return Chosen::metal(opened, flags.precision, model);
+    }
     let chosen = Chosen::cuda(cuda::open(0)?, flags.precision, flags.kernels)?;
     let Kind::Cuda(gpu) = &chosen.kind else { bail!("the device is no GPU") };
     cuda::fits(&gpu.found().name, weights, chosen.available)?;
@@ -121,7 +132,7 @@ impl Chosen {
         let precision = flags.precision.unwrap_or(Precision::Fast);
         if precision == Precision::Bf16 {
             bail!(
-                "--precision bf16 is for --device cuda and emu; the CPU computes with --precision exact or fast"
+                "--precision bf16 is for --device metal, cuda and emu; the CPU computes with --precision exact or fast"
             );
         }
         let profile = Profile::cpu();
@@ -134,6 +145,7 @@ impl Chosen {
             threads,
             isa: flags.isa,
             kernels: KernelSet::Native,
+            hint: None,
             fallback: None,
         })
     }
@@ -150,6 +162,7 @@ impl Chosen {
             threads,
             isa: None,
             kernels: KernelSet::Native,
+            hint: None,
             fallback: None,
         })
     }
@@ -171,6 +184,30 @@ impl Chosen {
                 Some(cli::Kernels::Shared) => KernelSet::Shared,
                 Some(cli::Kernels::Native) | None => KernelSet::Native,
             },
+            hint: None,
+            fallback: None,
+        })
+    }
+
+    fn metal(opened: Opened<Apple>, precision: Option<Precision>, model: &Model) -> Result<Self> {
+        let precision = precision.unwrap_or(Precision::Bf16);
+        let profile = opened.profile();
+        // Of 16 bits the type that this GPU computes with.
+        let profile = match activation("a GPU", precision)? {
+            Activation::F32 => profile.with_activation(Activation::F32),
+            Activation::Bf16 | Activation::F16 => profile,
+        };
+        let (chunk, available) = (opened.chunk(model, &profile)?, opened.available());
+        Ok(Chosen {
+            hint: Some(opened.hint()),
+            kind: Kind::Metal(opened),
+            precision,
+            profile,
+            chunk,
+            available,
+            threads: None,
+            isa: None,
+            kernels: KernelSet::Native,
             fallback: None,
         })
     }
@@ -211,6 +248,7 @@ impl Chosen {
             }
             Kind::Emu => self.emulated(model, state_bytes)?,
             Kind::Cuda(gpu) => cuda::device(gpu, self.kernels, &self.profile, model, state_bytes)?,
+            Kind::Metal(opened) => opened.device(&self.profile, model, self.chunk, state_bytes)?,
         };
         Ok(Runner::new(model.geometry.clone(), weights, device, options))
     }
@@ -219,7 +257,7 @@ impl Chosen {
     pub(crate) fn kernel_bytes(&self, plan: &Plan) -> Result<usize> {
         match &self.kind {
             Kind::Cuda(gpu) => Ok(lily_cuda::scratch_bytes(plan, self.kernels, gpu.found().cores)?),
-            Kind::Cpu | Kind::Emu => Ok(0),
+            Kind::Cpu | Kind::Emu | Kind::Metal(_) => Ok(0),
         }
     }
 

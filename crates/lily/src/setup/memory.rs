@@ -1,6 +1,6 @@
 //! How much memory there is, and what fits into it: decided before anything is allocated.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use lily_model::plan::{self, Profile, Target};
 use lily_model::{Geometry, LogitRows, Model};
 
@@ -79,11 +79,16 @@ impl Budget {
         asked_context: Option<u32>,
         asked_cache: Option<usize>,
     ) -> Result<Budget> {
-        let share = if matches!(device.kind, Kind::Cuda(_)) { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
+        let has_own = matches!(device.kind, Kind::Cuda(_) | Kind::Metal(_));
+        let share = if has_own { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
         let reserve = (device.available / share).max(LEAST_RESERVE);
         let kernels = device.kernel_bytes(&chunk_plan(model, &device.profile, chunk)?)?;
         let memory = Memory { available: device.available, reserve, kernels };
-        Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory)
+        let budget = Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory);
+        match &device.hint {
+            Some(hint) => budget.map_err(|refused| anyhow!("{refused:#} ({hint})")),
+            None => budget,
+        }
     }
 
     fn divide(

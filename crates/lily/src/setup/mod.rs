@@ -1,9 +1,11 @@
 //! From flags to things that work: a model, its text side, a device, an engine.
 
+mod bar;
 pub(crate) mod cuda;
 mod device;
 mod engine;
 mod memory;
+pub(crate) mod metal;
 mod model;
 mod sampling;
 mod warm;

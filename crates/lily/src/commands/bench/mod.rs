@@ -163,6 +163,7 @@ impl Session<'_> {
             // Pools never shrink, so what is in use now is the most that was.
             shared.device_memory_bytes = match &self.chosen.kind {
                 Kind::Cuda(gpu) => gpu.memory().ok().map(|(free, total)| total - free),
+                Kind::Metal(opened) => Some(opened.allocated()),
                 _ => None,
             };
             shared.process_peak_bytes = setup::process_peak();
@@ -198,6 +199,7 @@ impl Session<'_> {
             Kind::Cuda(gpu) => gpu.describe(),
             Kind::Cpu => format!("cpu, {} threads", self.threads),
             Kind::Emu => format!("emu, {} threads", self.threads),
+            Kind::Metal(opened) => opened.describe(),
         };
         let isa = flags.model.isa.map_or(String::new(), |isa| format!(", {}", isa.word()));
         let kernels = flags.model.kernels.and_then(|kernels| kernels.to_possible_value());
@@ -228,6 +230,7 @@ impl Session<'_> {
             process_peak_bytes: None,
             floor_of: match self.chosen.kind {
                 Kind::Cuda(_) => "16 bits on tensor cores (mma.sync), measured on the GPU".to_owned(),
+                Kind::Metal(_) => "what the maker says of the chip; nothing was measured".to_owned(),
                 _ => {
                     format!("float32, measured with {threads} thread{}", if threads == 1 { "" } else { "s" })
                 }
@@ -273,6 +276,11 @@ fn roof(chosen: &Chosen, threads: usize) -> Result<Roof> {
     if let Kind::Cuda(gpu) = &chosen.kind {
         let lily_cuda::Roof { bytes_per_second, flops_per_second } =
             gpu.roof().context("the GPU's limits")?;
+        return Ok(Roof { bytes_per_second, flops_per_second });
+    }
+    if let Kind::Metal(_) = &chosen.kind
+        && let Some((bytes_per_second, flops_per_second)) = setup::metal::nominal(&chosen.profile)
+    {
         return Ok(Roof { bytes_per_second, flops_per_second });
     }
     let bytes = Roof::read_bytes(threads).min(setup::machine().0 / 4);

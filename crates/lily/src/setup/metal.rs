@@ -1,0 +1,218 @@
+//! What the Metal device takes from a Mac: its GPU, where machine code is kept, how much memory the system lets a GPU have.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[cfg(not(target_os = "macos"))]
+use anyhow::bail;
+use anyhow::{Context, Result, ensure};
+use lily_metal::gpu::{Gpu, Power};
+use lily_metal::{Dialect, MetalDevice, MetalOptions, prefill_chunk};
+use lily_model::device::{self, Device};
+use lily_model::plan::{self, DecodeShape, MatrixUnit, Plan, Profile, Target};
+use lily_model::{LogitRows, Model, Weights};
+
+use super::bar::Bar;
+use super::device::DECODE_ROWS;
+use super::memory::readable;
+
+/// Contexts that prefill chunks are made for; longer ones take longer launches.
+const CHUNK_CONTEXT: usize = 32_768;
+
+/// Of the context's buckets, the one whose kernels are compiled at the start; others differ in few.
+const FIRST_CONTEXT: usize = 4096;
+
+/// A GPU, and what a probe has found of it.
+pub(crate) struct Opened<G> {
+    pub(crate) gpu: G,
+    pub(crate) dialect: Dialect,
+}
+
+/// The GPU of this machine.
+#[cfg(target_os = "macos")]
+pub(crate) type Apple = lily_metal::apple::AppleGpu;
+
+/// None: this system has no Metal.
+#[cfg(not(target_os = "macos"))]
+pub(crate) type Apple = lily_metal::NoGpu;
+
+/// Opens the GPU.
+pub(crate) fn open() -> Result<Opened<Apple>> {
+    Opened::probe(find(archive(|name| std::env::var_os(name)))?)
+}
+
+#[cfg(target_os = "macos")]
+fn find(archive: Option<PathBuf>) -> Result<Apple> {
+    Ok(Apple::open(archive)?)
+}
+
+#[cfg(not(target_os = "macos"))]
+fn find(_archive: Option<PathBuf>) -> Result<Apple> {
+    bail!("Metal is a part of macOS, and this is {}; wanted --device auto, cpu or cuda", std::env::consts::OS)
+}
+
+/// The file that keeps machine code between starts: in the user's caches. Without one, kernels are compiled each time.
+fn archive(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let home = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute())?;
+    let file = concat!("pipelines-", env!("CARGO_PKG_VERSION"), ".bin");
+    Some(home.join("Library/Caches/lily").join(file))
+}
+
+impl<G: Gpu> Opened<G> {
+    /// Finds out what the system's compiler and the GPU can do.
+    pub(crate) fn probe(gpu: G) -> Result<Self> {
+        let dialect = lily_metal::dialect(&gpu)?;
+        Ok(Opened { gpu, dialect })
+    }
+
+    /// What plans for it are built by.
+    pub(super) fn profile(&self) -> Profile {
+        let profile = Profile::metal(&self.gpu.facts().name);
+        match self.dialect.tensors {
+            true => Profile { matrix_unit: MatrixUnit::MetalTensor, ..profile },
+            false => profile,
+        }
+    }
+
+    /// Bytes that are allocated on the GPU.
+    pub(crate) fn allocated(&self) -> usize {
+        self.gpu.allocated()
+    }
+
+    /// Bytes that the GPU may still use.
+    pub(super) fn available(&self) -> usize {
+        self.gpu.facts().working_set.saturating_sub(self.gpu.allocated())
+    }
+
+    /// Tokens of a prefill chunk of a model.
+    pub(super) fn chunk(&self, model: &Model, profile: &Profile) -> Result<usize> {
+        let weights = model.weights.packed().0;
+        let target = Target { geometry: &model.geometry, weights: &weights, profile };
+        Ok(prefill_chunk(target, model.geometry.max_context.min(CHUNK_CONTEXT))?)
+    }
+
+    /// What there is to do where memory is short.
+    pub(super) fn hint(&self) -> String {
+        let (name, most) = (&self.gpu.facts().name, self.gpu.facts().working_set);
+        format!(
+            "macOS lets the {name} use {} of this Mac's memory; `sudo sysctl iogpu.wired_limit_mb=N` sets another limit \
+             until the next start (docs/mac.md), and a model of 3 bits takes less",
+            readable(most)
+        )
+    }
+
+    /// Whether a model is worth trying.
+    pub(super) fn fits(&self, weights: usize) -> Result<()> {
+        super::cuda::fits(&self.gpu.facts().name, weights, self.available()).with_context(|| self.hint())
+    }
+
+    /// A model on the GPU, with its usual kernels compiled.
+    pub(super) fn device(
+        &self,
+        profile: &Profile,
+        model: &Arc<Model>,
+        chunk: usize,
+        state_bytes: usize,
+    ) -> Result<(Weights, Box<dyn Device>)> {
+        let bar = Bar::default();
+        let watch: device::Watch = Arc::new(move |progress| bar.show(progress));
+        let options = MetalOptions {
+            watch: Some(watch),
+            ..MetalOptions::new(profile.clone(), self.dialect, state_bytes)
+        };
+        let (weights, packing) = model.weights.packed();
+        let made = MetalDevice::new(&self.gpu, &model.geometry, &weights, &**model, &packing, &options);
+        let mut made = made.context("the Metal device")?;
+        let target = Target { geometry: &model.geometry, weights: &weights, profile };
+        made.load(&first_plans(target, chunk)?).context("the Metal device")?;
+        Ok((weights, Box::new(made)))
+    }
+
+    /// For `lily doctor`: what holds the machine back, and what it lets its GPU use.
+    pub(crate) fn describe(&self) -> String {
+        let facts = self.gpu.facts();
+        let Power { is_low, thermal } = self.gpu.power();
+        let low = if is_low { "on" } else { "off" };
+        format!(
+            "{} for the GPU, {} in one buffer; low power mode {low}, thermal state {}",
+            readable(facts.working_set),
+            readable(facts.longest_buffer),
+            thermal.name()
+        )
+    }
+}
+
+/// Bytes and operations in a second that the makers state for a chip, where the table has it: 128 multiply-adds of each core at 1.3 GHz.
+pub(crate) fn nominal(profile: &Profile) -> Option<(f64, f64)> {
+    let known = profile.cores > 0 && profile.bandwidth > 0.0;
+    known.then_some((profile.bandwidth * 1e9, profile.cores as f64 * 2.0 * 128.0 * 1.3e9))
+}
+
+/// Plans that between them launch what most answers do.
+fn first_plans(target: Target<'_>, chunk: usize) -> Result<Vec<Plan>> {
+    let context = target.geometry.max_context.min(FIRST_CONTEXT);
+    let mut plans = Vec::new();
+    for rows in [chunk, chunk / 8, 33, 1].into_iter().filter(|rows| (1..=context).contains(rows)) {
+        plans.push(plan::prefill(target, rows, context, LogitRows::Last)?);
+    }
+    for slots in [1, DECODE_ROWS] {
+        plans.push(plan::decode(target, DecodeShape::logits(slots, context))?);
+    }
+    ensure!(!plans.is_empty(), "a model of {context} tokens has no plans");
+    Ok(plans)
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_metal::fake::FakeGpu;
+    use lily_model::testing::{Spec, model_in_memory};
+
+    use super::*;
+
+    #[test]
+    fn a_mac_says_what_it_lets_its_gpu_use() {
+        let gpu = FakeGpu::new().with_facts(|facts| {
+            facts.name = "Apple M2 Max".into();
+            facts.working_set = 21 << 30;
+        });
+        let opened = Opened::probe(gpu).unwrap();
+        assert_eq!(opened.profile().name, "metal:m2-max");
+        assert_eq!(nominal(&opened.profile()), Some((400e9, 38.0 * 332.8e9)));
+        assert_eq!(nominal(&Profile::metal("Apple M9")), None);
+        assert!(opened.fits(18 << 30).is_ok());
+        let refused = format!("{:#}", opened.fits(20 << 30).unwrap_err());
+        for words in ["Apple M2 Max", "20.0 GiB", "21.0 GiB", "iogpu.wired_limit_mb", "3 bits"] {
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
+        let said = opened.describe();
+        assert!(said.contains("21.0 GiB for the GPU") && said.contains("thermal state nominal"), "{said}");
+    }
+
+    #[test]
+    fn a_model_is_loaded_with_its_usual_kernels() {
+        let gpu = FakeGpu::new();
+        let opened = Opened::probe(gpu.clone()).unwrap();
+        let model = Arc::new(model_in_memory(&Spec::tiny()));
+        let profile = opened.profile();
+        let chunk = opened.chunk(&model, &profile).unwrap();
+        let (_, device) = opened.device(&profile, &model, chunk, 1 << 28).unwrap();
+        assert!(gpu.compiled().1 > 10, "{:?}", gpu.compiled());
+        assert!(device.describe().contains("Metal 4.0"), "{}", device.describe());
+    }
+
+    #[test]
+    fn machine_code_is_kept_in_the_users_caches() {
+        let home = |name: &str| (name == "HOME").then(|| OsString::from("/Users/a"));
+        let file = archive(home).unwrap();
+        assert!(file.starts_with("/Users/a/Library/Caches/lily"), "{}", file.display());
+        assert_eq!(archive(|_| None), None);
+    }
+
+    #[cfg(not(target_os = "macos"))]
+    #[test]
+    fn elsewhere_there_is_no_metal() {
+        let refused = open().err().unwrap().to_string();
+        assert!(refused.contains("macOS") && refused.contains("--device auto"), "{refused}");
+    }
+}
