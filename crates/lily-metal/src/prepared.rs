@@ -5,7 +5,7 @@ use lily_kernels::moe::GroupTiles;
 use lily_kernels::{Dispatch, Kernel};
 use lily_model::DeviceError;
 use lily_model::device::{self, Place};
-use lily_model::plan::{Launch, Phase, Plan, Tail};
+use lily_model::plan::{Launch, Phase, Plan, Switches, Tail};
 
 use crate::buffers::{At, Bound};
 use crate::estimate::Rates;
@@ -16,6 +16,7 @@ use crate::pipelines::{Pipelines, Variant};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PlanKey {
     phase: Phase,
+    switches: Switches,
     slots: usize,
     rows: usize,
     context: usize,
@@ -25,8 +26,8 @@ pub(crate) struct PlanKey {
 
 impl PlanKey {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let Plan { phase, slots, rows, context, logit_rows, tail, .. } = *plan;
-        PlanKey { phase, slots, rows, context, logit_rows, tail }
+        let Plan { phase, switches, slots, rows, context, logit_rows, tail, .. } = *plan;
+        PlanKey { phase, switches, slots, rows, context, logit_rows, tail }
     }
 }
 

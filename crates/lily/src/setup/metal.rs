@@ -75,6 +75,12 @@ impl<G: Gpu> Opened<G> {
         }
     }
 
+    /// The GPU and its system.
+    pub(crate) fn name(&self) -> String {
+        let facts = self.gpu.facts();
+        format!("{} ({})", facts.name, facts.system)
+    }
+
     /// Bytes that are allocated on the GPU.
     pub(crate) fn allocated(&self) -> usize {
         self.gpu.allocated()

@@ -199,7 +199,7 @@ impl Session<'_> {
             Kind::Cuda(gpu) => gpu.describe(),
             Kind::Cpu => format!("cpu, {} threads", self.threads),
             Kind::Emu => format!("emu, {} threads", self.threads),
-            Kind::Metal(opened) => opened.describe(),
+            Kind::Metal(opened) => opened.name(),
         };
         let isa = flags.model.isa.map_or(String::new(), |isa| format!(", {}", isa.word()));
         let kernels = flags.model.kernels.and_then(|kernels| kernels.to_possible_value());

@@ -277,7 +277,7 @@ mod tests {
         for (arguments, wanted) in [
             ("--text /nowhere/at/all", "--text /nowhere/at/all"),
             ("--limit 100000", "--limit is 100000, and this model was made for at most 8192 tokens"),
-            ("--precision bf16 --device cpu", "--precision bf16 is for --device cuda and emu"),
+            ("--precision bf16 --device cpu", "--precision bf16 is for --device metal, cuda and emu"),
         ] {
             let error = format!("{:#}", report(arguments).unwrap_err());
             assert!(error.contains(wanted), "{error}");
