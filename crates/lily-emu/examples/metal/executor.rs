@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use lily_emu::EmuKernels;
 use lily_kernels::random::Random;
 use lily_kernels::{Dispatch, bindings};
-use lily_metal::fake::{Executor, Recorded, Submission};
+use lily_metal::fake::{Executor, FakeBuffer, Recorded, Submission};
 
 /// Shuffles launches between barriers, the same way each time.
 const SEED: u64 = 7;
 
-/// Runs submissions, the launches between two barriers in any order. A kernel of this name spoils what it was given.
+/// Runs submissions, the launches between two barriers in any order. Of a kernel of this name, what it wrote is spoiled.
 pub(crate) fn executor(broken: Option<String>) -> Executor {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let state = Mutex::new((EmuKernels::new(threads).unwrap(), Random::new(SEED)));
@@ -18,24 +18,38 @@ pub(crate) fn executor(broken: Option<String>) -> Executor {
         let (emulator, random) = &mut *state.lock().unwrap();
         let mut together: Vec<&Recorded> = Vec::new();
         for command in &submission.commands {
-            if let Recorded::Dispatch { pipeline, buffers, .. } = command {
-                if broken.as_ref() == Some(&pipeline.name) {
-                    let spoil = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte ^= 0x41);
-                    buffers.iter().for_each(|(_, buffer, _)| buffer.with_bytes(spoil));
-                }
+            if matches!(command, Recorded::Dispatch { .. }) {
                 together.push(command);
                 continue;
             }
-            run_all(emulator, random, &mut together);
+            run_all(emulator, random, broken.as_deref(), &mut together);
             move_bytes(command);
         }
-        run_all(emulator, random, &mut together);
+        run_all(emulator, random, broken.as_deref(), &mut together);
     })
 }
 
-fn run_all(emulator: &EmuKernels, random: &mut Random, together: &mut Vec<&Recorded>) {
+fn run_all(emulator: &EmuKernels, random: &mut Random, broken: Option<&str>, together: &mut Vec<&Recorded>) {
     (1..together.len()).for_each(|i| together.swap(i, random.below(i + 1)));
-    together.drain(..).for_each(|command| dispatch(emulator, command));
+    for command in together.drain(..) {
+        dispatch(emulator, command);
+        if let Recorded::Dispatch { pipeline, buffers, .. } = command
+            && broken == Some(&pipeline.name)
+        {
+            spoil(&pipeline.name, buffers);
+        }
+    }
+}
+
+/// Changes a byte or two at the start of what a kernel writes.
+fn spoil(kernel: &str, buffers: &[(usize, FakeBuffer, usize)]) {
+    let text = bindings::TEXTS.iter().copied().find(|text| text.name == kernel).unwrap();
+    let written = text.parameters.iter().filter(|p| p.attribute == "buffer" && !p.kind.contains("const"));
+    for parameter in written {
+        for (_, buffer, offset) in buffers.iter().filter(|(number, ..)| *number == parameter.index) {
+            buffer.with_bytes(|bytes| bytes[*offset..].iter_mut().take(2).for_each(|byte| *byte ^= 0x31));
+        }
+    }
 }
 
 fn dispatch(emulator: &EmuKernels, command: &Recorded) {
