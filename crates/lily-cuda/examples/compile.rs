@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lily_cuda::{Codes, Compiler, KernelSet, Variant, launches};
+use lily_cuda::{Codes, Compiler, KernelSet, Origins, Variant, launches};
 use lily_kernels::Text;
 use lily_kernels::bindings::TEXTS;
 use lily_model::plan::{
@@ -76,7 +76,9 @@ fn run() -> Result<(usize, usize), String> {
     let preset = Preset::named(&name).ok_or(format!("no preset {name}"))?;
     let weights = preset.weights().packed().0;
     let compiler = Arc::new(Compiler::find(&toolkits).map_err(|e| e.to_string())?);
-    let codes = Codes::new(compiler, cubins, architecture.clone(), Some(Arc::new(|_| ())));
+    let nvrtc = compiler.version().to_owned();
+    let origins = Origins { pack: None, compiler: Ok(compiler) };
+    let codes = Codes::new(origins, cubins, architecture.clone(), Some(Arc::new(|_| ())));
     let (mut passed, mut failed) = (0, 0);
     let both = [Activation::Bf16, Activation::F32];
     for activation in both.into_iter().filter(|a| *a == Activation::Bf16 || !has("--bf16")) {
@@ -117,8 +119,7 @@ fn run() -> Result<(usize, usize), String> {
                 let (bytes, seconds) =
                     (made.iter().map(Vec::len).sum::<usize>(), began.elapsed().as_secs_f64());
                 println!(
-                    "{architecture}, NVRTC {}, {}: {} kernels, {bytes} bytes, {seconds:.1} s",
-                    codes.compiler(),
+                    "{architecture}, NVRTC {nvrtc}, {}: {} kernels, {bytes} bytes, {seconds:.1} s",
                     activation.name(),
                     made.len()
                 );

@@ -136,7 +136,7 @@ impl CudaDevice {
         let buffers = Buffers::new(&context, target, source, packing, options.watch.as_ref())?;
         let (cubins, watch) = (options.cubins.clone(), options.watch.clone());
         let modules =
-            Modules::new(&context, Codes::new(gpu.compiler.clone(), cubins, gpu.found.architecture(), watch));
+            Modules::new(&context, Codes::new(gpu.origins.clone(), cubins, gpu.found.architecture(), watch));
         let pool = |what, bytes| Pool::new(&context, what, bytes);
         Ok(CudaDevice {
             plans: HashMap::new(),

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int};
 use cudarc::driver::sys;
 
 use crate::driver::{CudaError, cuda};
+use crate::pack::Pack;
 
 /// The oldest generation that the texts run on: tensor cores with bfloat16 (Ampere).
 pub const LEAST_CAPABILITY: (u32, u32) = (8, 0);
@@ -105,6 +106,36 @@ impl Found {
         let (major, minor) = self.capability;
         let own = if matches!((major, minor), (9, 0) | (10, 0) | (10, 3)) { "a" } else { "" };
         format!("sm_{major}{minor}{own}")
+    }
+
+    /// The machine code in this program for this GPU, where its driver loads it.
+    pub(crate) fn pack(&self) -> Option<&'static Pack> {
+        Pack::embedded().filter(|pack| pack.suits(self.driver))
+    }
+
+    /// For people, what machine code this program carries for this GPU: `142 kernels for sm_90a in this program (NVRTC 13.0)`.
+    pub fn embedded(&self) -> String {
+        if let Some(damage) = Pack::damage() {
+            return format!("the machine code in this program is damaged and not used ({damage})");
+        }
+        said(Pack::embedded(), &self.architecture(), self.driver)
+    }
+}
+
+fn said(pack: Option<&Pack>, architecture: &str, driver: (u32, u32)) -> String {
+    let kernels = pack.map_or(0, |pack| pack.kernels(architecture));
+    match pack {
+        Some(pack) if kernels > 0 && pack.suits(driver) => {
+            format!("{kernels} kernels for {architecture} in this program (NVRTC {})", pack.nvrtc())
+        }
+        Some(pack) if kernels > 0 => format!(
+            "{kernels} kernels for {architecture} in this program are of CUDA {}, which this driver of {}.{} does not load: update it, \
+             or NVRTC compiles",
+            pack.nvrtc(),
+            driver.0,
+            driver.1
+        ),
+        _ => format!("no kernels for {architecture} in this program, NVRTC compiles them"),
     }
 }
 
@@ -223,6 +254,24 @@ mod tests {
         let old = Missing::Capability { name: "GTX".into(), found: (6, 1) };
         says(old, &["GTX has compute capability 6.1", "wanted 8.0"]);
         says(Missing::Nvrtc { looked: "a, b".into() }, &["looked for a, b", "pip install", "CUDA_HOME"]);
+    }
+
+    #[test]
+    fn what_the_program_carries_is_said_for_the_gpu_and_its_driver() {
+        let mut packer = crate::pack::Packer::new("13.5");
+        packer.add("sm_90a", "one", &[], b"code");
+        packer.add("sm_90a", "two", &[], b"code");
+        let pack = Pack::read(packer.finish()).unwrap();
+        let cases = [
+            (Some(&pack), "sm_90a", (13, 0), "2 kernels for sm_90a in this program (NVRTC 13.5)"),
+            (Some(&pack), "sm_90a", (12, 8), "of CUDA 13.5, which this driver of 12.8 does not load"),
+            (Some(&pack), "sm_80", (13, 0), "no kernels for sm_80"),
+            (None, "sm_90a", (13, 0), "no kernels for sm_90a"),
+        ];
+        for (pack, architecture, driver, words) in cases {
+            let text = said(pack, architecture, driver);
+            assert!(text.contains(words), "{text}");
+        }
     }
 
     /// Wherever tests run: a driver that is not there is an error and never a panic.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use cudarc::driver::sys;
 use lily_model::DeviceError;
 
+use crate::codes::Codes;
 use crate::driver::cuda;
 use crate::gpu::Gpu;
 use crate::memory::Block;
@@ -38,6 +39,11 @@ pub struct Roof {
     pub flops_per_second: f64,
 }
 
+/// Source and options of the kernels that measure, for NVRTC.
+pub fn roof_unit(architecture: &str) -> (String, Vec<String>) {
+    (SOURCE.to_owned(), vec![format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()])
+}
+
 /// A loaded module.
 struct Module(sys::CUmodule);
 
@@ -64,10 +70,9 @@ impl Gpu {
     /// [`DeviceError`] where a kernel does not compile or run.
     pub fn roof(&self) -> Result<Roof, DeviceError> {
         self.context.enter()?;
-        let options = [format!("--gpu-architecture={}", self.found.architecture()), "--std=c++17".to_owned()];
-        let code = self.compiler.compile(SOURCE, &options);
-        let code =
-            code.map_err(|log| DeviceError::Failed(format!("NVRTC does not compile roof.cu: {log}")))?;
+        let architecture = self.found.architecture();
+        let codes = Codes::new(self.origins.clone(), None, architecture.clone(), None);
+        let code = codes.made("roof", "roof.cu", roof_unit(&architecture))?;
         let mut module = Module(null_mut());
         // SAFETY: an image that NVRTC made for this GPU.
         unsafe { cuda!(cuModuleLoadData(&raw mut module.0, code.as_ptr().cast())) }?;
@@ -129,8 +134,8 @@ mod tests {
     fn the_source_compiles() {
         let Ok(compiler) = Compiler::find(&[]) else { return };
         for architecture in ["sm_80", "sm_90a", "sm_120"] {
-            let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
-            compiler.compile(SOURCE, &options).unwrap();
+            let (source, options) = roof_unit(architecture);
+            compiler.compile(&source, &options).unwrap();
         }
     }
 }

@@ -41,7 +41,7 @@ impl Single {
     /// On a GPU, keeping machine code in a folder. Launches are shaped for so many multiprocessors: fewer than there are give small
     /// cases the shapes of large ones.
     pub fn new(gpu: &Gpu, cores: usize, cubins: Option<PathBuf>) -> Self {
-        let codes = Codes::new(gpu.compiler.clone(), cubins, gpu.found.architecture(), None);
+        let codes = Codes::new(gpu.origins.clone(), cubins, gpu.found.architecture(), None);
         Single { gpu: gpu.clone(), cores, modules: Modules::new(&gpu.context, codes) }
     }
 

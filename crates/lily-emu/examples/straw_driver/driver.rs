@@ -79,6 +79,17 @@ macro_rules! functions {
 type Event = *mut c_void;
 type Stream = *mut c_void;
 
+/// `CUlaunchConfig`. Its attributes say when a kernel may start, which one after the other keeps.
+#[repr(C)]
+pub struct Config {
+    grid: [c_uint; 3],
+    threads: [c_uint; 3],
+    shared: c_uint,
+    stream: Stream,
+    _attributes: *const c_void,
+    _count: c_uint,
+}
+
 functions! {
     cuInit(_flags: c_uint) { OK }
     cuDriverGetVersion(version: *mut c_int) { *version = 13_000; OK }
@@ -234,6 +245,13 @@ functions! {
             return OK;
         }
         run(&[launch])
+    }
+
+    cuLaunchKernelEx(
+        config: *const Config, function: *mut c_void, arguments: *const *const c_void, extra: *mut c_void,
+    ) {
+        let Config { grid: [x, y, z], threads: [tx, ty, tz], shared, stream, .. } = *config;
+        cuLaunchKernel(function, x, y, z, tx, ty, tz, shared, stream, arguments, extra)
     }
 
     cuStreamBeginCapture_v2(_stream: Stream, _mode: c_int) { only!(); *CAPTURE.lock().unwrap() = Some(Vec::new()); OK }

@@ -83,8 +83,11 @@ fn cuda() -> Vec<DeviceReport> {
     let tried = |gpu: lily_cuda::Found| {
         let number = u16::try_from(gpu.ordinal).unwrap_or(u16::MAX);
         match try_device(Device::Cuda(number)) {
-            Ok(detail) => report(true, format!("{detail}, {} of memory", setup::readable(gpu.memory))),
-            Err(error) => report(false, causes(&error)),
+            Ok(detail) => {
+                let (memory, embedded) = (setup::readable(gpu.memory), gpu.embedded());
+                report(true, format!("{detail}, {memory} of memory; {embedded}"))
+            }
+            Err(error) => report(false, format!("{}; {}", causes(&error), gpu.embedded())),
         }
     };
     found.into_iter().map(tried).collect()
