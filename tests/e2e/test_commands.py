@@ -114,7 +114,7 @@ def test_wrong_usage_is_an_error(lily, arguments):
 
 def test_devices_and_precisions_that_are_not_there_say_what_is(lily):
     done = lily("run", "x", "--precision", "bf16")
-    assert done.returncode == 1 and "--device cuda and emu" in done.stderr and "--precision exact" in done.stderr
+    assert done.returncode == 1 and "--device metal, cuda and emu" in done.stderr and "--precision exact" in done.stderr
     assert "fast" in done.stderr
     done = lily("run", "x", "--device", "emu")
     assert done.returncode == 1 and "cargo build --features emu" in done.stderr
