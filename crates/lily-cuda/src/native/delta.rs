@@ -1,7 +1,7 @@
 //! Gated DeltaNet: delta_step.cu for a token, delta_prep.cu and delta_scan.cu for a prompt.
 
 use lily_kernels::delta::{DeltaStep, DeltaStream, L2_EPS, Scan};
-use lily_kernels::{Dispatch, PlainType};
+use lily_kernels::{Dispatch, PlainType, TextParameter};
 
 use super::{Native, SCRATCH_PARAMETER, buffer, by_value};
 
@@ -35,48 +35,23 @@ text!(
         by_value(12),
     ]
 );
-text!(
-    PREP,
-    "delta_prep_native",
-    "delta_prep.cu",
-    "",
-    ["delta.cuh"],
-    [
-        buffer("raw", 0),
-        buffer("a", 1),
-        buffer("b", 2),
-        buffer("conv", 3),
-        buffer("a_log", 4),
-        buffer("dt_bias", 5),
-        buffer("y", 6),
-        buffer("conv_state", 7),
-        buffer("state", 8),
-        buffer("slots", 9),
-        by_value(10),
-        SCRATCH_PARAMETER,
-    ]
-);
-text!(
-    SCAN,
-    "delta_scan_native",
-    "delta_scan.cu",
-    "",
-    ["delta.cuh"],
-    [
-        buffer("raw", 0),
-        buffer("a", 1),
-        buffer("b", 2),
-        buffer("conv", 3),
-        buffer("a_log", 4),
-        buffer("dt_bias", 5),
-        buffer("y", 6),
-        buffer("conv_state", 7),
-        buffer("state", 8),
-        buffer("slots", 9),
-        by_value(10),
-        SCRATCH_PARAMETER,
-    ]
-);
+/// What both texts of a prompt take.
+const STREAM: &[TextParameter] = &[
+    buffer("raw", 0),
+    buffer("a", 1),
+    buffer("b", 2),
+    buffer("conv", 3),
+    buffer("a_log", 4),
+    buffer("dt_bias", 5),
+    buffer("y", 6),
+    buffer("conv_state", 7),
+    buffer("state", 8),
+    buffer("slots", 9),
+    by_value(10),
+    SCRATCH_PARAMETER,
+];
+text!(PREP, "delta_prep_native", "delta_prep.cu", "", ["delta.cuh"], STREAM);
+text!(SCAN, "delta_scan_native", "delta_scan.cu", "", ["delta.cuh"], STREAM);
 
 fn is_f32(kind: PlainType) -> u32 {
     u32::from(kind == PlainType::F32)

@@ -4,10 +4,6 @@ constexpr u32 TILE = 16, ROWS_OF_BLOCK = 32;
 
 struct DeltaStreamParams { u32 rows, key_heads, value_heads; float l2_eps; };
 
-__device__ inline void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
-}
-
 struct Tile {
     float q[TILE][DIM], k[TILE][DIM], v[TILE][ROWS_OF_BLOCK];
     float4 gates[TILE];

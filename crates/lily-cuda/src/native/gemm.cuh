@@ -9,52 +9,20 @@
 // A weight is scale * q + bias, rounded once to half: scale and bias come as halves, 16 times as large, so that all of bfloat's eight bits are
 // there from 2^-21 on, and a weight is finite up to 4,094. A sum runs over the inputs in one order whatever MT, NT and the shape of the
 // block are: a row's bits do not depend on how many others there are.
-constexpr u32 BITS = FUNCTION_CONSTANT_0, GROUP = 64, WORDS = BITS / 4;
 constexpr float UP = 16.0f;
 
-__device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/// Eight weights of neighbouring inputs in the order of x: four pairs.
+__device__ inline void weights_of(u32 (&w)[4], const u32 (&words)[2 * WORDS], u32 plane, half2 scale, half2 bias) {
+    u32 q[4];
+    integers(q, words[WORDS * plane], words[WORDS * plane + WORDS - 1]);
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) w[i] = bits_of(__hfma2(halves_of(q[i]), scale, bias));
 }
 
 /// A number as a type.
 template <u32 N>
 struct Count { static constexpr u32 VALUE = N; };
 
-/// Eight weights of neighbouring inputs in the order of x: four pairs.
-__device__ inline void weights_of(u32 (&w)[4], const u32 (&words)[2 * WORDS], u32 plane, half2 scale, half2 bias) {
-    constexpr u32 ONE = 0x64006400u; // 1024, whose lowest bit is 1
-    const half2 offset = __half2half2(__float2half_rn(1024.0f));
-    half2 q[4];
-    if constexpr (WORDS == 1) {
-        const u32 word = words[plane], next = word >> 8;
-        const half2 sixteenth = __half2half2(__float2half_rn(0.0625f)), minus = __half2half2(__float2half_rn(-64.0f));
-        q[0] = __hsub2(halves_of((word & 0x000f000fu) | ONE), offset);
-        q[1] = __hfma2(halves_of((word & 0x00f000f0u) | ONE), sixteenth, minus);
-        q[2] = __hsub2(halves_of((next & 0x000f000fu) | ONE), offset);
-        q[3] = __hfma2(halves_of((next & 0x00f000f0u) | ONE), sixteenth, minus);
-    } else {
-        const u32 a = words[2 * plane], b = words[2 * plane + 1];
-        q[0] = __hsub2(halves_of(__byte_perm(a, ONE, 0x5150)), offset);
-        q[1] = __hsub2(halves_of(__byte_perm(a, ONE, 0x5352)), offset);
-        q[2] = __hsub2(halves_of(__byte_perm(b, ONE, 0x5150)), offset);
-        q[3] = __hsub2(halves_of(__byte_perm(b, ONE, 0x5352)), offset);
-    }
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) w[i] = bits_of(__hfma2(q[i], scale, bias));
-}
-
-/// A matrix, or several that stand one behind the other.
-struct Matrix {
-    const u32* words;
-    const bf16* scales;
-    const bf16* biases;
-};
-
-__device__ inline void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
-}
 __device__ inline void copy8(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
 }
@@ -194,10 +162,11 @@ __device__ inline void gemm(float (&sums)[MT][NT][4], void* memory, const Rows& 
     asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-/// A warp's sums of eight rows of x, one after the other to whoever stores them: `at(row, first, values)` gets 8 neighbouring outputs from
-/// `first` on, counted in the warp, of which there are 16 MT. `staging` is the warp's own: 8 * (16 MT + 4) floats.
-template <u32 MT, u32 NT, class Store>
-__device__ inline void store_sums(const float (&sums)[MT][NT][4], float* staging, const Store& at) {
+/// What a warp has of eight rows of x, one after the other to whoever stores it: `at(row, first, values)` gets 8 neighbouring outputs from
+/// `first` on, counted in the warp, of which there are 16 MT; `value(m, n, i)` is output i of a lane's four of eight rows n and sixteen m.
+/// `staging` is the warp's own: 8 * (16 MT + 4) floats.
+template <u32 MT, u32 NT, class Value, class Store>
+__device__ inline void store_rows(const Value& value, float* staging, const Store& at) {
     constexpr u32 STRIDE = 16 * MT + 4;
     const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -206,7 +175,7 @@ __device__ inline void store_sums(const float (&sums)[MT][NT][4], float* staging
 #pragma unroll
         for (u32 m = 0; m < MT; ++m)
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) staging[(2 * t + i % 2) * STRIDE + 16 * m + g + i / 2 * 8] = sums[m][n][i] * (1.0f / UP);
+            for (u32 i = 0; i < 4; ++i) staging[(2 * t + i % 2) * STRIDE + 16 * m + g + i / 2 * 8] = value(m, n, i);
         __syncwarp();
 #pragma unroll
         for (u32 e = lane; e < 8 * 2 * MT; e += 32) {
@@ -220,30 +189,17 @@ __device__ inline void store_sums(const float (&sums)[MT][NT][4], float* staging
     }
 }
 
-/// The same for gate and up: MT is 2, and output i of the sixteen is SiLU(gate_i) * up_i.
+/// A warp's sums.
+template <u32 MT, u32 NT, class Store>
+__device__ inline void store_sums(const float (&sums)[MT][NT][4], float* staging, const Store& at) {
+    store_rows<MT, NT>([&](u32 m, u32 n, u32 i) { return sums[m][n][i] * (1.0f / UP); }, staging, at);
+}
+
+/// Where sixteens of gate and of up take turns: SiLU(gate) * up, half as many outputs.
 template <u32 MT, u32 NT, class Store>
 __device__ inline void store_pairs(const float (&sums)[MT][NT][4], float* staging, const Store& at) {
-    constexpr u32 HALF = MT / 2, STRIDE = 16 * HALF + 4;
-    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (u32 n = 0; n < NT; ++n) {
-        __syncwarp();
-#pragma unroll
-        for (u32 m = 0; m < HALF; ++m)
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i)
-                staging[(2 * t + i % 2) * STRIDE + 16 * m + g + i / 2 * 8] = silu(sums[2 * m][n][i] * (1.0f / UP)) * (sums[2 * m + 1][n][i] * (1.0f / UP));
-        __syncwarp();
-#pragma unroll
-        for (u32 e = lane; e < 8 * 2 * HALF; e += 32) {
-            const u32 row = e / (2 * HALF), first = e % (2 * HALF) * 8;
-            const float* from = staging + row * STRIDE + first;
-            float values[8];
-            *(float4*)values = *(const float4*)from;
-            *(float4*)(values + 4) = *(const float4*)(from + 4);
-            at(n * 8 + row, first, values);
-        }
-    }
+    const auto pair = [&](u32 m, u32 n, u32 i) { return silu(sums[2 * m][n][i] * (1.0f / UP)) * (sums[2 * m + 1][n][i] * (1.0f / UP)); };
+    store_rows<MT / 2, NT>(pair, staging, at);
 }
 
 /// Eight neighbours at `out + at`, of which `count` are there.

@@ -63,7 +63,7 @@ text!(
     "matmul_tiles_native",
     "matmul_tiles.cu",
     "#define OUT FUNCTION_CONSTANT_1",
-    ["gemm.cuh", "output.cuh"],
+    ["quant.cuh", "gemm.cuh", "output.cuh"],
     [
         buffer("x", 0),
         buffer("weight", 1),
@@ -78,7 +78,7 @@ text!(
     "swiglu_tiles_native",
     "swiglu_tiles.cu",
     "",
-    ["gemm.cuh"],
+    ["quant.cuh", "gemm.cuh"],
     [
         buffer("x", 0),
         buffer("gate_weight", 1),
@@ -96,7 +96,7 @@ text!(
     "grouped_swiglu_native",
     "grouped.cu",
     "#define SWIGLU 1",
-    ["gemm.cuh"],
+    ["quant.cuh", "gemm.cuh"],
     [
         buffer("x", 0),
         buffer("order", 1),
@@ -116,7 +116,7 @@ text!(
     "grouped_matmul_native",
     "grouped.cu",
     "#define SWIGLU 0",
-    ["gemm.cuh"],
+    ["quant.cuh", "gemm.cuh"],
     [
         buffer("x", 0),
         buffer("order", 1),

@@ -7,30 +7,15 @@
 // a row of halves is one column, a row of f32 is two, its nearest half and what that leaves, 2,048 times as large. So x counts with 22
 // bits, and the columns that are empty cost nothing. No row's bits depend on the others.
 //
-// The first three constants of a text are these.
-constexpr u32 BITS = FUNCTION_CONSTANT_0, INPUTS = FUNCTION_CONSTANT_1, ROWS = FUNCTION_CONSTANT_2;
-constexpr u32 GROUP = 64, ALL_GROUPS = INPUTS / GROUP;
-constexpr u32 WORDS = BITS / 4;                       // pairs of words that a lane takes of a group and row
+// The second and third constants of a text are these, the first that of quant.cuh.
+constexpr u32 INPUTS = FUNCTION_CONSTANT_1, ROWS = FUNCTION_CONSTANT_2, ALL_GROUPS = INPUTS / GROUP;
 constexpr float LOW_SCALE = 2048.0f;
-
-__device__ inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 /// Some groups of a lane's two rows of a tile, on their way from memory.
 template <u32 GROUPS>
 struct Weights {
     uint2 words[GROUPS][2][WORDS];
     u32 scales[GROUPS][2], biases[GROUPS][2]; // bf16 in the high half
-};
-
-/// A matrix, or several that stand one behind the other: rows are counted over all of them.
-struct Matrix {
-    const u32* words;
-    const bf16* scales;
-    const bf16* biases;
 };
 
 /// Whether warps that have GROUPS groups a step and SHARE in all never run past the end of a row.
@@ -82,24 +67,10 @@ __device__ inline void load_step(Weights<GROUPS>& w, const Matrix& one, u32 low,
     }
 }
 
-/// Eight integers as halves, in the order 0 4 1 5 2 6 3 7 (4 bits) or 0 to 7 (8 bits, of two words).
-__device__ inline void integers(u32 (&q)[4], const uint2 (&words)[WORDS], u32 half_of_lane) {
-    constexpr u32 ONE = 0x64006400u; // 1024, whose lowest bit is 1
-    const half2 offset = __half2half2(__float2half_rn(1024.0f));
-    if constexpr (WORDS == 1) {
-        const u32 word = half_of_lane ? words[0].y : words[0].x, next = word >> 8;
-        const half2 sixteenth = __half2half2(__float2half_rn(0.0625f)), minus = __half2half2(__float2half_rn(-64.0f));
-        q[0] = bits_of(__hsub2(halves_of((word & 0x000f000fu) | ONE), offset));
-        q[1] = bits_of(__hfma2(halves_of((word & 0x00f000f0u) | ONE), sixteenth, minus));
-        q[2] = bits_of(__hsub2(halves_of((next & 0x000f000fu) | ONE), offset));
-        q[3] = bits_of(__hfma2(halves_of((next & 0x00f000f0u) | ONE), sixteenth, minus));
-    } else {
-        const u32 a = words[half_of_lane].x, b = words[half_of_lane].y;
-        q[0] = bits_of(__hsub2(halves_of(__byte_perm(a, ONE, 0x5150)), offset));
-        q[1] = bits_of(__hsub2(halves_of(__byte_perm(a, ONE, 0x5352)), offset));
-        q[2] = bits_of(__hsub2(halves_of(__byte_perm(b, ONE, 0x5150)), offset));
-        q[3] = bits_of(__hsub2(halves_of(__byte_perm(b, ONE, 0x5352)), offset));
-    }
+/// The integers of a plane, eight inputs of a lane.
+__device__ inline void eight_integers(u32 (&q)[4], const uint2 (&words)[WORDS], u32 plane) {
+    if constexpr (WORDS == 1) integers(q, plane ? words[0].y : words[0].x, 0);
+    else integers(q, words[plane].x, words[plane].y);
 }
 
 /// x in threadgroup memory: of each group two planes of eight inputs of each column and lane, and its sum for each row.
@@ -139,10 +110,11 @@ __device__ inline void add_groups(float (&sums)[4], const Weights<GROUPS>& w, co
         for (u32 plane = 0; plane < 2; ++plane) {
             const uint4 b = x.planes[first + i][plane][column][t];
             u32 low[4], high[4];
-            integers(low, w.words[i][0], plane);
-            integers(high, w.words[i][1], plane);
-            mma(d[i], low[0], high[0], low[1], high[1], b.x, b.y);
-            mma(d[i], low[2], high[2], low[3], high[3], b.z, b.w);
+            eight_integers(low, w.words[i][0], plane);
+            eight_integers(high, w.words[i][1], plane);
+            const u32 one[4] = {low[0], high[0], low[1], high[1]}, other[4] = {low[2], high[2], low[3], high[3]};
+            mma(d[i], one, b.x, b.y);
+            mma(d[i], other, b.z, b.w);
         }
     }
 #pragma unroll

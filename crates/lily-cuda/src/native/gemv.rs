@@ -25,7 +25,7 @@ text!(
     "matmul.cu",
     "#define NORM 0
 #define OUT FUNCTION_CONSTANT_3",
-    ["gemv.cuh", "output.cuh"],
+    ["quant.cuh", "gemv.cuh", "output.cuh"],
     [
         buffer("x", 0),
         buffer("weight", 1),
@@ -41,7 +41,7 @@ text!(
     "matmul.cu",
     "#define NORM 1
 #define OUT FUNCTION_CONSTANT_3",
-    ["gemv.cuh", "output.cuh"],
+    ["quant.cuh", "gemv.cuh", "output.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -57,7 +57,7 @@ text!(
     "norm_swiglu_native",
     "swiglu.cu",
     "#define ROUTED 0",
-    ["gemv.cuh"],
+    ["quant.cuh", "gemv.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -76,7 +76,7 @@ text!(
     "routed_swiglu_native",
     "swiglu.cu",
     "#define ROUTED 1",
-    ["gemv.cuh", "top_k.cuh"],
+    ["quant.cuh", "gemv.cuh", "top_k.cuh"],
     [
         buffer("x", 0),
         buffer("norm", 1),
@@ -96,7 +96,7 @@ text!(
     "down_combine_native",
     "down_combine.cu",
     "",
-    ["gemv.cuh", "top_k.cuh"],
+    ["quant.cuh", "gemv.cuh", "top_k.cuh"],
     [
         buffer("act", 0),
         buffer("logits", 1),

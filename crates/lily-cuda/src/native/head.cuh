@@ -53,3 +53,8 @@ __device__ inline float lane_sum(float x) {
     for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
+
+/// Sixteen bytes on their way into threadgroup memory, with the next `cp.async.commit_group`.
+__device__ inline void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
+}

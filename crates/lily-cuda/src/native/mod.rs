@@ -8,11 +8,14 @@
 /// A native text: its function, its file, what is defined for it, the files that stand before it, its parameters.
 macro_rules! text {
     ($static:ident, $name:literal, $file:literal, $head:literal, [$($part:literal),*], [$($parameter:expr),* $(,)?]) => {
+        text!($static, $name, $file, $head, [$($part),*], &[$($parameter),*]);
+    };
+    ($static:ident, $name:literal, $file:literal, $head:literal, [$($part:literal),*], $parameters:expr) => {
         static $static: lily_kernels::Text = lily_kernels::Text {
             name: $name,
             path: concat!("src/native/", $file),
             source: concat!($head, "\n", $(include_str!($part), "\n",)* include_str!($file)),
-            parameters: &[$($parameter),*],
+            parameters: $parameters,
             constants: &[],
         };
     };
