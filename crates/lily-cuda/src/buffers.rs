@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lily_kernels::select::Request;
 pub(crate) use lily_model::device::StepLayout;
-use lily_model::device::{self, Choices, Layout, Sequences, TensorSource};
+use lily_model::device::{self, Choices, Fresh, Layout, Sequences, TensorSource};
 use lily_model::plan::{Buffer, Plan, Target};
 use lily_model::{DeviceError, Packing};
 
@@ -121,21 +121,32 @@ impl Buffers {
         Ok(sent.record(self.context.stream())?)
     }
 
-    /// Copies how tokens are chosen.
-    pub(crate) fn choose(&mut self, choices: &Choices) -> Result<(), DeviceError> {
+    /// Copies how tokens are chosen; no step is under way.
+    pub(crate) fn choose(&mut self, choices: &Choices, vocab: usize) -> Result<(), DeviceError> {
         let requests: Vec<u32> = choices.requests.iter().flat_map(Request::words).collect();
-        let bias: Vec<u32> = choices.bias.iter().map(|b| b.to_bits()).collect();
         let s = &mut self.selection;
-        for (what, block, words) in [
-            ("requests", &mut s.requests, &requests),
-            ("counts of tokens", &mut s.counts, &choices.counts),
-            ("biases of tokens", &mut s.bias, &bias),
-            ("masks of tokens", &mut s.mask, &choices.mask),
+        s.requests.reserve("requests", 4 * requests.len())?;
+        s.chosen.reserve("chosen tokens", 4 * choices.requests.len())?;
+        let words = vocab.div_ceil(32);
+        for (what, pool, row) in [
+            ("counts of tokens", &mut s.counts, vocab),
+            ("biases of tokens", &mut s.bias, vocab),
+            ("masks of tokens", &mut s.mask, words),
         ] {
-            block.reserve(what, 4 * words.len())?;
-            block.write(0, bytes_of(words))?;
+            pool.reserve(what, 4 * choices.entries * row)?;
         }
-        s.chosen.reserve("chosen tokens", 4 * choices.requests.len())
+        s.requests.write(0, bytes_of(&requests))?;
+        for Fresh { entry, counts, bias, mask } in &choices.fresh {
+            let bias: Option<Vec<u32>> = bias.as_ref().map(|b| b.iter().map(|x| x.to_bits()).collect());
+            for (pool, new, row) in
+                [(&s.counts, counts, vocab), (&s.bias, &bias, vocab), (&s.mask, mask, words)]
+            {
+                if let Some(new) = new {
+                    pool.write(4 * entry * row, bytes_of(new))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where everything is that may move.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lily_model::device::{Batch, Device, Room, Sequences, StatePart, TensorSource};
+use lily_model::device::{Batch, Choices, Device, Room, STEPS_UNDER_WAY, Sequences, StatePart, TensorSource};
 use lily_model::plan::{Phase, Plan, Profile, Switches, Tail, Target, check_limits};
 use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, SnapshotId, Weights};
 
@@ -12,6 +12,7 @@ use crate::buffers::{Bound, Buffers, StepLayout};
 use crate::codes::Codes;
 use crate::driver::Context;
 use crate::gpu::Gpu;
+use crate::hand_over::Inbox;
 use crate::memory::Pinned;
 use crate::modules::Modules;
 use crate::native::KernelSet;
@@ -106,6 +107,8 @@ pub struct CudaDevice {
     pub(crate) sequences: Sequences<Pool>,
     pub(crate) buffers: Buffers,
     logits: Pinned,
+    /// Of steps under way, in turn.
+    pub(crate) inboxes: [Inbox; STEPS_UNDER_WAY],
     pub(crate) geometry: Geometry,
     options: CudaOptions,
     gpu: Gpu,
@@ -144,6 +147,7 @@ impl CudaDevice {
             sequences: Sequences::new(geometry, profile.activation, options.state_bytes, pool)?,
             buffers,
             logits: Pinned::new(&context, "logits on the host", 0)?,
+            inboxes: [Inbox::new(&context)?, Inbox::new(&context)?],
             geometry: geometry.clone(),
             options: options.clone(),
             gpu: gpu.clone(),
@@ -249,7 +253,7 @@ impl CudaDevice {
 
     fn run_plan(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if plan.tail != Tail::Logits {
-            return Err(DeviceError::Unknown("a plan that chooses tokens runs by `hand_over`".into()));
+            return Err(DeviceError::Unknown("a plan that chooses tokens runs in steps".into()));
         }
         self.check(plan, batch)?;
         let slots = self.sequences.slots(batch.sequences, plan.context)?;
@@ -330,6 +334,26 @@ impl Device for CudaDevice {
 
     fn logits(&self, row: usize) -> &[f32] {
         self.logits.floats(row * self.geometry.vocab, self.geometry.vocab)
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn begin_steps(&mut self, plan: &Plan, batch: &Batch<'_>, choices: &Choices) -> Result<(), DeviceError> {
+        self.guard(|device| device.begin(plan, batch, choices))
+    }
+
+    fn submit_step(&mut self, plan: &Plan, step: usize) -> Result<(), DeviceError> {
+        self.guard(|device| device.submit(plan, step))
+    }
+
+    fn take_step(&mut self, plan: &Plan, step: usize) -> Result<Vec<u32>, DeviceError> {
+        self.guard(|device| device.taken(plan, step))
+    }
+
+    fn move_states(&mut self, sequences: &[SequenceId]) -> Result<(), DeviceError> {
+        sequences.iter().try_for_each(|id| self.sequences.flip(*id))
     }
 
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {

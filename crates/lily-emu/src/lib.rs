@@ -26,7 +26,6 @@ mod emu {
     #[cfg(feature = "touch")]
     pub use device::Touched;
     pub use device::{EmuDevice, EmuOptions};
-    pub use lily_model::device::Choices;
 }
 
 #[cfg(all(feature = "emu", target_os = "linux", target_arch = "x86_64"))]

@@ -10,7 +10,7 @@ use lily_emu::EmuDevice;
 use lily_kernels::Activation;
 use lily_kernels::random::Random;
 use lily_kernels::select::{NONE_LEFT, Request};
-use lily_model::device::{Batch, Device};
+use lily_model::device::{self, Batch, Device};
 use lily_model::plan::{Profile, Switch, Tail};
 use lily_model::testing::{Spec, model_in_memory, random_tokens};
 use lily_model::{Forward, LogitRows, Model, Runner};
@@ -202,9 +202,9 @@ fn steps_that_ran_too_far_leave_no_trace() {
                 end_tokens: ends[n].into_iter().collect(),
                 ..Request::greedy(vocab)
             };
-            let mut choices = s.choices(vec![request(0), request(1)]);
+            let choices = s.choices(vec![request(0), request(1)]);
             let batch = Batch { sequences: &sequences, tokens: &tokens, positions: &positions };
-            (sequences, s.device.hand_over(&plan, &batch, &mut choices, count).unwrap())
+            (sequences, device::hand_over(&mut s.device, &plan, &batch, &choices, count).unwrap())
         };
         // both to the end
         let (sequences, chosen) = hand_over(&mut s, [None, None], 8);

@@ -10,7 +10,7 @@ use lily_kernels::bindings::TEXTS;
 use lily_kernels::random::Random;
 use lily_kernels::select::{END_TOKENS, Request};
 use lily_kernels::{Activation, Traffic};
-use lily_model::device::{Batch, Device};
+use lily_model::device::{self, Batch, Device};
 use lily_model::plan::{GatedNormPlace, Plan, Profile, Switch, Switches, Tail};
 use lily_model::testing::random_tokens;
 use support::*;
@@ -81,8 +81,8 @@ fn check_profile(profile: Profile, sums: &mut Sums) {
         end_tokens: vec![u32::MAX; END_TOKENS],
         ..Request::greedy(vocab as u32)
     };
-    let mut choices = bare.choices((0..3).map(request).collect());
-    bare.device.hand_over(&plan, &batch, &mut choices, 1).unwrap();
+    let choices = bare.choices((0..3).map(request).collect());
+    device::hand_over(&mut bare.device, &plan, &batch, &choices, 1).unwrap();
     check(&bare, &plan, sums);
 }
 

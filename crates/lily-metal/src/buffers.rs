@@ -3,7 +3,7 @@
 
 use lily_kernels::select::Request;
 use lily_model::DeviceError;
-use lily_model::device::{self, Choices, Layout, Sequences, StepLayout};
+use lily_model::device::{self, Choices, Fresh, Layout, STEPS_UNDER_WAY, Sequences, StepLayout};
 use lily_model::plan::{Buffer, Plan};
 
 use crate::gpu::{Block, Gpu};
@@ -42,12 +42,12 @@ pub(crate) struct At {
 /// How tokens are chosen, and what was.
 pub(crate) struct Selection<G: Gpu> {
     requests: Scratch<G>,
-    pub(crate) counts: Scratch<G>,
+    counts: Scratch<G>,
     bias: Scratch<G>,
     mask: Scratch<G>,
     pub(crate) chosen: Scratch<G>,
-    /// What each step of a run of steps chose.
-    pub(crate) history: Scratch<G>,
+    /// What each step under way chose, by turn: the host reads one while the GPU writes the other.
+    pub(crate) history: [Scratch<G>; STEPS_UNDER_WAY],
 }
 
 /// Buffers of the device.
@@ -76,7 +76,7 @@ impl<G: Gpu> Buffers<G> {
                 bias: scratch("biases of tokens")?,
                 mask: scratch("masks of tokens")?,
                 chosen: scratch("chosen tokens")?,
-                history: scratch("chosen tokens")?,
+                history: [scratch("chosen tokens")?, scratch("chosen tokens")?],
             },
         })
     }
@@ -108,21 +108,29 @@ impl<G: Gpu> Buffers<G> {
     }
 
     /// Writes how tokens are chosen; nothing that was submitted reads it.
-    pub(crate) fn choose(&mut self, choices: &Choices, count: usize) -> Result<(), DeviceError> {
+    pub(crate) fn choose(&mut self, choices: &Choices, vocab: usize) -> Result<(), DeviceError> {
         let requests: Vec<u32> = choices.requests.iter().flat_map(Request::words).collect();
-        let bias: Vec<u32> = choices.bias.iter().map(|b| b.to_bits()).collect();
         let s = &mut self.selection;
-        for (scratch, words) in [
-            (&mut s.requests, &requests),
-            (&mut s.counts, &choices.counts),
-            (&mut s.bias, &bias),
-            (&mut s.mask, &choices.mask),
-        ] {
-            scratch.reserve(4 * words.len())?;
-            scratch.buffer().write(0, &bytes_of(words));
-        }
+        s.requests.reserve(4 * requests.len())?;
+        s.requests.buffer().write(0, &bytes_of(&requests));
         s.chosen.reserve(4 * choices.requests.len())?;
-        s.history.reserve(4 * choices.requests.len() * count)?;
+        for history in &mut s.history {
+            history.reserve(4 * choices.requests.len())?;
+        }
+        let words = vocab.div_ceil(32);
+        for (pool, row) in [(&mut s.counts, vocab), (&mut s.bias, vocab), (&mut s.mask, words)] {
+            pool.reserve(4 * choices.entries * row)?;
+        }
+        for Fresh { entry, counts, bias, mask } in &choices.fresh {
+            let bias: Option<Vec<u32>> = bias.as_ref().map(|b| b.iter().map(|x| x.to_bits()).collect());
+            for (pool, new, row) in
+                [(&s.counts, counts, vocab), (&s.bias, &bias, vocab), (&s.mask, mask, words)]
+            {
+                if let Some(new) = new {
+                    pool.buffer().write(4 * entry * row, &bytes_of(new));
+                }
+            }
+        }
         Ok(())
     }
 

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use lily_kernels::testing::{Case, gpu_cases};
 use lily_kernels::{Activation, SLOTS, bindings, metal_unit};
-use lily_model::device::{Batch, Choices};
-use lily_model::plan::{MatrixUnit, Plan, Profile};
+use lily_model::plan::{MatrixUnit, Profile};
 use lily_model::testing::checks::{self, Check, Subject, check};
 use lily_model::{DeviceError, Model, SequenceId};
 
@@ -44,16 +43,6 @@ impl<G: Gpu> Subject for Set<G> {
         let (weights, packing) = model.weights.packed();
         let options = MetalOptions::new(profile.clone(), self.dialect, state_bytes);
         MetalDevice::new(&self.gpu, &model.geometry, &weights, model, &packing, &options).unwrap()
-    }
-
-    fn hand_over(
-        device: &mut Self::Device,
-        plan: &Plan,
-        batch: &Batch<'_>,
-        choices: &mut Choices,
-        count: usize,
-    ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        device.hand_over(plan, batch, choices, count)
     }
 
     fn take_back(device: &mut Self::Device, sequence: SequenceId) -> Result<(), DeviceError> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lily_model::device::{
-    self, Batch, Device, Layout, Place, Room, Sequences, StatePart, StepLayout, TensorSource, Watch,
+    self, Batch, Choices, Device, Layout, Place, Room, Sequences, StatePart, StepLayout, TensorSource, Watch,
 };
 use lily_model::plan::{Phase, Plan, Profile, Tail, Target, check_limits};
 use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, SnapshotId, Weights};
@@ -12,6 +12,7 @@ use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, Snapshot
 use crate::buffers::{At, Bound, Buffers, bytes_of, words_of};
 use crate::estimate::Rates;
 use crate::gpu::{Block, Commands, Gpu, Span};
+use crate::hand_over::Underway;
 use crate::load::{BLOCK, load};
 use crate::pipelines::{Dialect, Pipelines};
 use crate::pool::Pool;
@@ -58,6 +59,7 @@ pub struct MetalDevice<G: Gpu> {
     turn: usize,
     /// Of each, the last submission that reads or writes it.
     used: [u64; 2],
+    pub(crate) under_way: Underway,
     logits: Vec<f32>,
     pub(crate) geometry: Geometry,
     options: MetalOptions,
@@ -98,6 +100,7 @@ impl<G: Gpu> MetalDevice<G> {
             buffers: Buffers::new(gpu, layout, blocks)?,
             turn: 1,
             used: [0, 0],
+            under_way: Underway::default(),
             logits: Vec::new(),
             geometry: geometry.clone(),
             options: options.clone(),
@@ -218,7 +221,7 @@ impl<G: Gpu> MetalDevice<G> {
 
     fn run_plan(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if plan.tail != Tail::Logits {
-            return Err(DeviceError::Unknown("a plan that chooses tokens runs by `hand_over`".into()));
+            return Err(DeviceError::Unknown("a plan that chooses tokens runs in steps".into()));
         }
         self.check(plan, batch)?;
         let slots = self.sequences.slots(batch.sequences, plan.context)?;
@@ -334,6 +337,26 @@ impl<G: Gpu> Device for MetalDevice<G> {
 
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row * self.geometry.vocab..][..self.geometry.vocab]
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn begin_steps(&mut self, plan: &Plan, batch: &Batch<'_>, choices: &Choices) -> Result<(), DeviceError> {
+        self.begin(plan, batch, choices)
+    }
+
+    fn submit_step(&mut self, plan: &Plan, step: usize) -> Result<(), DeviceError> {
+        self.submit(plan, step)
+    }
+
+    fn take_step(&mut self, plan: &Plan, step: usize) -> Result<Vec<u32>, DeviceError> {
+        self.taken(plan, step)
+    }
+
+    fn move_states(&mut self, sequences: &[SequenceId]) -> Result<(), DeviceError> {
+        sequences.iter().try_for_each(|id| self.sequences.flip(*id))
     }
 
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {

@@ -1,8 +1,7 @@
 //! Steps that choose their tokens on the device and hand them to the next step.
 
 use lily_kernels::SLOT_WORDS;
-use lily_kernels::select::NOT_FINITE;
-use lily_model::device::{Batch, Choices, StepLayout, moves};
+use lily_model::device::{Batch, Choices, STEPS_UNDER_WAY, StepLayout};
 use lily_model::plan::Plan;
 use lily_model::{DeviceError, SequenceId};
 
@@ -10,65 +9,65 @@ use crate::buffers::words_of;
 use crate::device::{MetalDevice, owners};
 use crate::gpu::{Block, Commands, Gpu};
 
+/// Steps that were submitted and not taken.
+#[derive(Default)]
+pub(crate) struct Underway {
+    sequences: Vec<SequenceId>,
+    /// Of each, by turn, the submission to wait for.
+    serials: [u64; STEPS_UNDER_WAY],
+}
+
 impl<G: Gpu> MetalDevice<G> {
-    /// Runs `count` steps of a plan that chooses tokens. Each hands its tokens to the next one on the device, which is told
-    /// nothing in between: while one runs, the next waits for it. Returns what each step chose, `[count][slots]`; a sequence behind
-    /// its end token stays as it is. There must be room for all tokens.
-    pub fn hand_over(
+    pub(crate) fn begin(
         &mut self,
         plan: &Plan,
         batch: &Batch<'_>,
-        choices: &mut Choices,
-        count: usize,
-    ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        choices.check(plan, batch, self.geometry.vocab, count)?;
+        choices: &Choices,
+    ) -> Result<(), DeviceError> {
+        choices.check(plan, batch, self.geometry.vocab)?;
         self.check(plan, batch)?;
         let (rows, layout, owners) = (plan.slots, StepLayout::of(plan), owners(batch.sequences));
         let mut slots = self.sequences.slots(batch.sequences, plan.context)?;
         // Both inputs and everything that says how tokens are chosen are written here.
         self.queue.wait()?;
         self.queue.check(&owners)?;
-        self.buffers.choose(choices, count)?;
+        self.buffers.choose(choices, self.geometry.vocab)?;
         self.prepare(plan)?;
         self.buffers.send(0, layout, batch.tokens, batch.positions, &slots)?;
         // The next step reads what this one writes, and the other way round.
         (0..rows).for_each(|row| slots.swap(row * SLOT_WORDS, row * SLOT_WORDS + 1));
         let unknown = vec![u32::MAX; rows];
         self.buffers.send(1, layout, &unknown, &unknown, &slots)?;
-        let mut moves_states = false;
-        for step in 0..count {
-            self.queue.begin(&owners)?;
-            let written = self.write_down(plan, step % 2).and_then(|moves| {
-                let s = &self.buffers.selection;
-                self.queue.move_bytes("chosen tokens", |commands| {
-                    let (chosen, history) = (s.chosen.buffer(), s.history.buffer());
-                    commands.copy(chosen, 0..4 * rows, history, 4 * rows * step);
-                })?;
-                moves_states = moves;
-                self.queue.submit()
-            });
-            let serial = written.inspect_err(|error| self.queue.abandon(error))?;
-            self.used(step % 2, serial);
-            self.used(1 - step % 2, serial);
-        }
-        self.queue.wait()?;
-        self.queue.check(&owners)?;
-        let mut bytes = vec![0; 4 * rows * count];
-        self.buffers.selection.history.buffer().read(0, &mut bytes);
-        let chosen: Vec<Vec<u32>> = words_of(&bytes).chunks(rows).map(<[u32]>::to_vec).collect();
-        for (row, id) in batch.sequences.iter().enumerate().filter(|_| moves_states) {
-            let ends = &choices.requests[row].end_tokens;
-            for _ in 0..moves(chosen.iter().map(|step| step[row]), ends) {
-                self.sequences.flip(*id)?;
-            }
-        }
-        let mut counts = vec![0; 4 * choices.counts.len()];
-        self.buffers.selection.counts.buffer().read(0, &mut counts);
-        choices.counts = words_of(&counts);
-        for (row, request) in choices.requests.iter_mut().enumerate() {
-            request.step += chosen.iter().filter(|step| step[row] < NOT_FINITE).count() as u32;
-        }
-        Ok(chosen)
+        self.under_way.sequences = batch.sequences.to_vec();
+        Ok(())
+    }
+
+    pub(crate) fn submit(&mut self, plan: &Plan, step: usize) -> Result<(), DeviceError> {
+        let (rows, owners) = (plan.slots, owners(&self.under_way.sequences));
+        self.prepare(plan)?;
+        self.queue.begin(&owners)?;
+        let written = self.write_down(plan, step % 2).and_then(|_| {
+            let s = &self.buffers.selection;
+            self.queue.move_bytes("chosen tokens", |commands| {
+                let (chosen, history) = (s.chosen.buffer(), s.history[step % STEPS_UNDER_WAY].buffer());
+                commands.copy(chosen, 0..4 * rows, history, 0);
+            })?;
+            self.queue.submit()
+        });
+        let serial = written.inspect_err(|error| self.queue.abandon(error))?;
+        self.used(step % 2, serial);
+        self.used(1 - step % 2, serial);
+        self.under_way.serials[step % STEPS_UNDER_WAY] = serial;
+        Ok(())
+    }
+
+    pub(crate) fn taken(&mut self, plan: &Plan, step: usize) -> Result<Vec<u32>, DeviceError> {
+        let (rows, at) = (plan.slots, step % STEPS_UNDER_WAY);
+        self.queue.wait_for(self.under_way.serials[at])?;
+        self.queue.check(&owners(&self.under_way.sequences))?;
+        let mut bytes = vec![0; 4 * rows];
+        self.buffers.selection.history[at].buffer().read(0, &mut bytes);
+        Ok(words_of(&bytes))
     }
 
     /// Takes the last step of a sequence back: its recurrent state is again what it was before, as if the token had never

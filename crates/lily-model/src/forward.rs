@@ -1,5 +1,7 @@
 //! What a scheduler may ask of a model on a device, without knowing plans, launches or tensors.
 
+use crate::choosing::{Choosing, ChoosingRow, Chosen};
+
 /// A live sequence on a device: its KV cache and recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
@@ -111,4 +113,46 @@ pub trait Forward: Send {
     /// Logits of row `row` of the last `prefill` or `decode`, `[vocab]`; valid until the next call. Row 0 is the only row
     /// after [`LogitRows::Last`].
     fn logits(&self, row: usize) -> &[f32];
+
+    /// Whether steps can choose their tokens on the device ([`Forward::begin`]), as the mechanisms are set now.
+    fn chooses(&self) -> bool {
+        false
+    }
+
+    /// Whether tokens can be chosen so on the device.
+    fn can_choose(&self, choosing: &Choosing) -> bool {
+        let mut ids: Vec<u32> = choosing.bias.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        self.chooses()
+            && choosing.ends.len() <= Choosing::MOST_ENDS
+            && choosing.vocabulary <= self.vocab()
+            && ids.windows(2).all(|pair| pair[0] != pair[1])
+    }
+
+    /// Begins a run of steps over 1 to `max_decode_rows` different sequences and submits the first, which appends the rows' tokens;
+    /// each step chooses what the next one appends. While steps are under way, nothing else may be asked of their sequences, and no
+    /// prefill and no decode of any.
+    ///
+    /// # Errors
+    /// Those of `decode`; [`DeviceError::Unknown`] where [`Forward::can_choose`] is false, or steps are under way.
+    fn begin(&mut self, _rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("no tokens are chosen on the device here".into()))
+    }
+
+    /// Submits one more step of the run before the one under way has ended. False, and nothing has happened: take what is under way
+    /// and begin again, because there is no room, or two are under way.
+    fn ahead(&mut self) -> Result<bool, DeviceError> {
+        Err(DeviceError::Unknown("no tokens are chosen on the device here".into()))
+    }
+
+    /// Steps that were submitted and not taken.
+    fn under_way(&self) -> usize {
+        0
+    }
+
+    /// Waits for the oldest step under way: what it chose for each row. A sequence behind its end token stays as it is in later
+    /// steps; every other one has taken one more token.
+    fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
+        Err(DeviceError::Unknown("no tokens are chosen on the device here".into()))
+    }
 }

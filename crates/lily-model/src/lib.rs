@@ -3,6 +3,7 @@
 #![deny(unsafe_code)] // but for the memory map, which says why
 
 mod checkpoint;
+mod choosing;
 mod config;
 pub mod device;
 mod error;
@@ -23,6 +24,7 @@ mod tests;
 mod weights;
 
 pub use checkpoint::{Checkpoint, ElementType, MemoryModel, TensorInfo};
+pub use choosing::{Choosing, ChoosingRow, Chosen};
 pub use config::{Format, SamplingDefaults};
 pub use error::ModelError;
 pub use forward::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};

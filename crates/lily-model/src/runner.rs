@@ -3,9 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::device::{Batch, Device, Room, StatePart};
-use crate::plan::{self, DecodeShape, Plan, Profile, Switches, Target};
-use crate::{DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights};
+mod choosing;
+
+use self::choosing::Entries;
+use crate::device::{Batch, Device, Room, StatePart, Steps};
+use crate::plan::{self, DecodeShape, Plan, Profile, Switch, Switches, Tail, Target};
+use crate::{
+    ChoosingRow, Chosen, DeviceError, Forward, Geometry, LogitRows, SequenceId, SnapshotId, Weights,
+};
 
 /// Contexts are rounded up to a power of two of at least this many tokens, so that a plan serves many steps.
 const SMALLEST_BUCKET: usize = 256;
@@ -34,12 +39,16 @@ pub struct Runner<D> {
     plans: HashMap<PlanKey, Arc<Plan>>,
     lengths: HashMap<SequenceId, usize>,
     snapshots: HashMap<SnapshotId, usize>,
+    /// Steps that choose their tokens.
+    steps: Option<Steps>,
+    /// What the device knows of the past of sequences.
+    entries: Entries,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PlanKey {
     Prefill { rows: usize, context: usize, logits: LogitRows, switches: Switches },
-    Decode { slots: usize, context: usize, switches: Switches },
+    Decode { slots: usize, context: usize, tail: Tail, switches: Switches },
 }
 
 impl<D: Device> Runner<D> {
@@ -47,7 +56,9 @@ impl<D: Device> Runner<D> {
     pub fn new(geometry: Geometry, weights: Weights, device: D, options: RunnerOptions) -> Self {
         let profile = device.profile().clone();
         let (plans, lengths, snapshots) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Runner { geometry, weights, profile, device, options, plans, lengths, snapshots }
+        let entries = Entries::new(options.max_decode_rows);
+        let steps = None;
+        Runner { geometry, weights, profile, device, options, plans, lengths, snapshots, steps, entries }
     }
 
     /// The device.
@@ -73,8 +84,8 @@ impl<D: Device> Runner<D> {
         let target = Target { geometry: &self.geometry, weights: &self.weights, profile: &self.profile };
         let plan = match key {
             PlanKey::Prefill { rows, context, logits, .. } => plan::prefill(target, rows, context, logits),
-            PlanKey::Decode { slots, context, .. } => {
-                plan::decode(target, DecodeShape::logits(slots, context))
+            PlanKey::Decode { slots, context, tail, .. } => {
+                plan::decode(target, DecodeShape { tail, ..DecodeShape::logits(slots, context) })
             }
         };
         let plan = Arc::new(plan.map_err(|e| DeviceError::Failed(e.to_string()))?);
@@ -115,6 +126,19 @@ impl<D: Device> Runner<D> {
         tokens.next_power_of_two().max(SMALLEST_BUCKET).min(self.options.context)
     }
 
+    /// What every step needs: some rows, of different sequences, of tokens that exist, and nothing under way.
+    fn check_rows(&self, sequences: &[SequenceId], tokens: &[u32]) -> Result<(), DeviceError> {
+        if sequences.is_empty() || sequences.len() > self.options.max_decode_rows {
+            let (n, max) = (sequences.len(), self.options.max_decode_rows);
+            return Err(DeviceError::Unknown(format!("a decode step has 1 to {max} rows, not {n}")));
+        }
+        if (1..sequences.len()).any(|i| sequences[..i].contains(&sequences[i])) {
+            return Err(DeviceError::Unknown("a decode step has one row a sequence".into()));
+        }
+        self.not_under_way()?;
+        self.check_tokens(tokens)
+    }
+
     /// Every id must name a row of the embedding, or the device would read past it.
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), DeviceError> {
         match tokens.iter().find(|t| **t as usize >= self.geometry.vocab) {
@@ -147,6 +171,8 @@ impl<D: Device> Forward for Runner<D> {
     }
 
     fn close(&mut self, sequence: SequenceId) {
+        self.give_up_steps(sequence);
+        self.entries.forget(sequence);
         self.lengths.remove(&sequence);
         self.device.close(sequence);
     }
@@ -156,6 +182,7 @@ impl<D: Device> Forward for Runner<D> {
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
+        self.not_under_way()?;
         let length = self.known_length(sequence)?;
         let snapshot = self.device.snapshot(sequence, length)?;
         self.snapshots.insert(snapshot, length);
@@ -186,6 +213,7 @@ impl<D: Device> Forward for Runner<D> {
     }
 
     fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
+        self.not_under_way()?;
         let length = self.known_length(sequence)?;
         if length > 0 {
             return Err(DeviceError::Unknown(format!(
@@ -208,6 +236,7 @@ impl<D: Device> Forward for Runner<D> {
             let (n, max) = (tokens.len(), self.options.max_chunk);
             return Err(DeviceError::Unknown(format!("a prefill chunk has 1 to {max} tokens, not {n}")));
         }
+        self.not_under_way()?;
         self.check_tokens(tokens)?;
         let length = self.reserve(&[sequence], tokens.len())?[0];
         let context = self.bucket(length + tokens.len());
@@ -220,20 +249,13 @@ impl<D: Device> Forward for Runner<D> {
     }
 
     fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
-        if rows.is_empty() || rows.len() > self.options.max_decode_rows {
-            let (n, max) = (rows.len(), self.options.max_decode_rows);
-            return Err(DeviceError::Unknown(format!("a decode step has 1 to {max} rows, not {n}")));
-        }
         let sequences: Vec<SequenceId> = rows.iter().map(|r| r.0).collect();
         let tokens: Vec<u32> = rows.iter().map(|r| r.1).collect();
-        if (1..sequences.len()).any(|i| sequences[..i].contains(&sequences[i])) {
-            return Err(DeviceError::Unknown("a decode step has one row a sequence".into()));
-        }
-        self.check_tokens(&tokens)?;
+        self.check_rows(&sequences, &tokens)?;
         let positions: Vec<u32> = self.reserve(&sequences, 1)?.into_iter().map(|p| p as u32).collect();
         let longest = positions.iter().max().map_or(0, |p| *p as usize);
         let (context, switches) = (self.bucket(longest + 1), self.profile.switches);
-        let plan = self.plan(PlanKey::Decode { slots: rows.len(), context, switches })?;
+        let plan = self.plan(PlanKey::Decode { slots: rows.len(), context, tail: Tail::Logits, switches })?;
         self.device.run(&plan, &Batch { sequences: &sequences, tokens: &tokens, positions: &positions })?;
         for (sequence, position) in sequences.iter().zip(&positions) {
             self.lengths.insert(*sequence, *position as usize + 1);
@@ -243,5 +265,25 @@ impl<D: Device> Forward for Runner<D> {
 
     fn logits(&self, row: usize) -> &[f32] {
         self.device.logits(row)
+    }
+
+    fn chooses(&self) -> bool {
+        self.device.chooses() && self.profile.has(Switch::TokenHandoff)
+    }
+
+    fn begin(&mut self, rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
+        self.begin_steps(rows)
+    }
+
+    fn ahead(&mut self) -> Result<bool, DeviceError> {
+        self.submit_step()
+    }
+
+    fn under_way(&self) -> usize {
+        self.steps.as_ref().map_or(0, Steps::under_way)
+    }
+
+    fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
+        self.take_step()
     }
 }

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet};
-use lily_model::device::{Batch, Choices};
-use lily_model::plan::{Activation, Plan, Profile};
+use lily_model::plan::{Activation, Profile};
 use lily_model::testing::checks::Subject;
 use lily_model::{DeviceError, Model, SequenceId};
 
@@ -51,16 +50,6 @@ impl Subject for Set {
 
     fn device(&self, model: &Model, profile: &Profile, state_bytes: usize) -> CudaDevice {
         self.device_with(model, profile, state_bytes, self.graphs)
-    }
-
-    fn hand_over(
-        device: &mut CudaDevice,
-        plan: &Plan,
-        batch: &Batch<'_>,
-        choices: &mut Choices,
-        count: usize,
-    ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        device.hand_over(plan, batch, choices, count)
     }
 
     fn take_back(device: &mut CudaDevice, sequence: SequenceId) -> Result<(), DeviceError> {

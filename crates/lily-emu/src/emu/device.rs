@@ -96,7 +96,7 @@ impl EmuDevice {
             arena: empty("activations")?,
             logits: empty("logits")?,
             steps: [Step::new()?, Step::new()?],
-            selection: Selection::new(&Choices::default())?,
+            selection: Selection::new()?,
             state: Sequences::new(geometry, options.profile.activation, options.state_bytes, Pool::new)?,
             #[cfg(feature = "touch")]
             touched: Vec::new(),
@@ -280,7 +280,7 @@ impl Device for EmuDevice {
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if plan.tail != Tail::Logits {
-            return Err(DeviceError::Unknown("a plan that chooses tokens runs by `hand_over`".into()));
+            return Err(DeviceError::Unknown("a plan that chooses tokens runs in steps".into()));
         }
         let ready = self.ready(plan)?;
         self.prepare(plan, batch)?;
@@ -293,6 +293,26 @@ impl Device for EmuDevice {
 
     fn logits(&self, row: usize) -> &[f32] {
         self.logits.f32(row * self.geometry.vocab, self.geometry.vocab)
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn begin_steps(&mut self, plan: &Plan, batch: &Batch<'_>, choices: &Choices) -> Result<(), DeviceError> {
+        self.begin(plan, batch, choices)
+    }
+
+    fn submit_step(&mut self, plan: &Plan, _step: usize) -> Result<(), DeviceError> {
+        self.submit(plan)
+    }
+
+    fn take_step(&mut self, _plan: &Plan, _step: usize) -> Result<Vec<u32>, DeviceError> {
+        self.taken()
+    }
+
+    fn move_states(&mut self, sequences: &[SequenceId]) -> Result<(), DeviceError> {
+        sequences.iter().try_for_each(|id| self.state.flip(*id))
     }
 
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {

@@ -1,7 +1,9 @@
 //! Steps that choose their tokens on the device and hand them to the next step.
 
+use std::collections::VecDeque;
+
 use lily_kernels::SLOT_WORDS;
-use lily_kernels::select::{NOT_FINITE, Request};
+use lily_kernels::select::Request;
 use lily_model::device::{Batch, Choices};
 use lily_model::plan::Plan;
 use lily_model::{DeviceError, SequenceId};
@@ -16,60 +18,82 @@ pub(crate) struct Selection {
     pub(crate) bias: Block,
     pub(crate) mask: Block,
     pub(crate) chosen: Block,
+    /// Of steps that ran and were not taken.
+    taken_next: VecDeque<Vec<u32>>,
 }
 
+const WHAT: &str = "how tokens are chosen";
+
 impl Selection {
-    pub(crate) fn new(choices: &Choices) -> Result<Self, DeviceError> {
-        const WHAT: &str = "how tokens are chosen";
-        let requests: Vec<u32> = choices.requests.iter().flat_map(Request::words).collect();
-        let bias: Vec<u32> = choices.bias.iter().map(|b| b.to_bits()).collect();
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        let empty = || Block::new(WHAT, 0);
         Ok(Selection {
-            requests: Block::of_u32(WHAT, &requests)?,
-            counts: Block::of_u32(WHAT, &choices.counts)?,
-            bias: Block::of_u32(WHAT, &bias)?,
-            mask: Block::of_u32(WHAT, &choices.mask)?,
-            chosen: Block::new(WHAT, 4 * choices.requests.len())?,
+            requests: empty()?,
+            counts: empty()?,
+            bias: empty()?,
+            mask: empty()?,
+            chosen: empty()?,
+            taken_next: VecDeque::new(),
         })
+    }
+
+    fn begin(&mut self, choices: &Choices, vocab: usize) -> Result<(), DeviceError> {
+        let requests: Vec<u32> = choices.requests.iter().flat_map(Request::words).collect();
+        self.requests = Block::of_u32(WHAT, &requests)?;
+        self.chosen = Block::new(WHAT, 4 * choices.requests.len())?;
+        self.taken_next.clear();
+        let words = vocab.div_ceil(32);
+        for (pool, row) in [(&mut self.counts, vocab), (&mut self.bias, vocab), (&mut self.mask, words)] {
+            pool.grow(WHAT, 4 * choices.entries * row)?;
+        }
+        for fresh in &choices.fresh {
+            let bias: Option<Vec<u32>> =
+                fresh.bias.as_ref().map(|bias| bias.iter().map(|b| b.to_bits()).collect());
+            for (pool, new, row) in [
+                (&mut self.counts, &fresh.counts, vocab),
+                (&mut self.bias, &bias, vocab),
+                (&mut self.mask, &fresh.mask, words),
+            ] {
+                if let Some(new) = new {
+                    pool.write_u32_at(fresh.entry * row, new);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
 impl EmuDevice {
-    /// Runs `count` steps of a plan that chooses tokens. Each hands its tokens to the next one on the device, which is told
-    /// nothing in between. Returns what each step chose, `[count][slots]`; a sequence behind its end token stays as it is.
-    /// There must be room for all tokens.
-    pub fn hand_over(
+    pub(super) fn begin(
         &mut self,
         plan: &Plan,
         batch: &Batch<'_>,
-        choices: &mut Choices,
-        count: usize,
-    ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        choices.check(plan, batch, self.geometry.vocab, count)?;
+        choices: &Choices,
+    ) -> Result<(), DeviceError> {
+        choices.check(plan, batch, self.geometry.vocab)?;
         let rows = plan.slots;
-        let ready = self.ready(plan)?;
         self.prepare(plan, batch)?;
-        self.selection = Selection::new(choices)?;
+        self.selection.begin(choices, self.geometry.vocab)?;
         let mut slots = self.state.slots(batch.sequences, plan.context)?;
+        // The next step reads what this one writes, and the other way round.
         (0..rows).for_each(|row| slots.swap(row * SLOT_WORDS, row * SLOT_WORDS + 1));
         let unknown = vec![u32::MAX; rows];
-        self.steps[1].fill(&unknown, &unknown, &slots)?;
-        let mut chosen = Vec::with_capacity(count);
-        for _ in 0..count {
-            let table = self.steps[0].slots.read_u32(rows * SLOT_WORDS);
-            self.run_stages(plan, &ready)?;
-            for (id, row) in batch.sequences.iter().zip(table.chunks(SLOT_WORDS)) {
-                if ready.moves_states && row[3] == 0 {
-                    self.state.flip(*id)?;
-                }
-            }
-            chosen.push(self.selection.chosen.read_u32(rows));
-            self.steps.swap(0, 1);
-        }
-        choices.counts = self.selection.counts.read_u32(choices.counts.len());
-        for (row, request) in choices.requests.iter_mut().enumerate() {
-            request.step += chosen.iter().filter(|step| step[row] < NOT_FINITE).count() as u32;
-        }
-        Ok(chosen)
+        self.steps[1].fill(&unknown, &unknown, &slots)
+    }
+
+    /// Runs a step now: it is under way until it is taken.
+    pub(super) fn submit(&mut self, plan: &Plan) -> Result<(), DeviceError> {
+        let ready = self.ready(plan)?;
+        self.run_stages(plan, &ready)?;
+        let chosen = self.selection.chosen.read_u32(plan.slots);
+        self.selection.taken_next.push_back(chosen);
+        self.steps.swap(0, 1);
+        Ok(())
+    }
+
+    pub(super) fn taken(&mut self) -> Result<Vec<u32>, DeviceError> {
+        let none = || DeviceError::Unknown("no step is under way".into());
+        self.selection.taken_next.pop_front().ok_or_else(none)
     }
 
     /// Takes the last step of a sequence back: its recurrent state is again what it was before, as if the token had never

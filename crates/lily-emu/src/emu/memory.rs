@@ -90,7 +90,12 @@ impl Block {
 
     /// Words at the start of the block.
     pub(crate) fn write_u32(&mut self, words: &[u32]) {
-        for (to, word) in self.bytes_mut(0..4 * words.len()).chunks_exact_mut(4).zip(words) {
+        self.write_u32_at(0, words);
+    }
+
+    /// Words from word number `at` on.
+    pub(crate) fn write_u32_at(&mut self, at: usize, words: &[u32]) {
+        for (to, word) in self.bytes_mut(4 * at..4 * (at + words.len())).chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
     }

@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lily_emu::{Choices, EmuDevice, EmuOptions};
+use lily_emu::{EmuDevice, EmuOptions};
 use lily_kernels::Activation;
 use lily_kernels::select::Request;
-use lily_model::device::{Batch, Device, Room};
+use lily_model::device::{Batch, Choices, Device, Fresh, Room};
 use lily_model::plan::{DecodeShape, Plan, Profile, Tail, Target, decode, prefill};
 pub use lily_model::testing::oracle::*;
 use lily_model::{LogitRows, Model, Runner, RunnerOptions, SequenceId};
@@ -95,8 +95,13 @@ impl Bare {
 
     pub fn choices(&self, requests: Vec<Request>) -> Choices {
         let (entries, vocab) = (requests.len(), self.model.geometry.vocab);
-        let mask = vec![u32::MAX; entries * vocab.div_ceil(32)];
-        Choices { requests, counts: vec![0; entries * vocab], bias: vec![0.0; entries * vocab], mask }
+        let fresh = |entry| Fresh {
+            entry,
+            counts: Some(vec![0; vocab]),
+            bias: Some(vec![0.0; vocab]),
+            mask: Some(vec![u32::MAX; vocab.div_ceil(32)]),
+        };
+        Choices { requests, entries, fresh: (0..entries).map(fresh).collect() }
     }
 
     pub fn states(&self, sequence: SequenceId) -> Vec<Vec<u32>> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lily_model::device::{Batch, Choices, Device, Room};
+use lily_model::device::{Batch, Choices, Device, Room, hand_over};
 use lily_model::plan::{self, Buffer, DecodeShape, Plan, Tail};
 use lily_model::synth::Synth;
 use lily_model::{LogitRows, Model, Preset, SequenceId, Weights};
@@ -177,16 +177,11 @@ fn steps_of_true_size_that_hand_tokens_over_are_the_plan_with_two_on_their_way()
     let plan = plan::decode(target(&model, &weights, &profile), shape).unwrap();
     let vocab = model.geometry.vocab;
     let request = lily_kernels::select::Request::greedy(vocab as u32);
-    let mut choices = Choices {
-        requests: vec![request; 2],
-        counts: vec![0; vocab],
-        bias: vec![0.0; vocab],
-        mask: vec![u32::MAX; vocab.div_ceil(32)],
-    };
+    let choices = Choices { requests: vec![request; 2], entries: 1, fresh: Vec::new() };
     let batch = Batch { sequences: &ids, tokens: &[3, 4], positions: &[0, 0] };
     let before = gpu.begun_in_flight().len();
     gpu.take_submissions();
-    device.hand_over(&plan, &batch, &mut choices, 5).unwrap();
+    hand_over(&mut device, &plan, &batch, &choices, 5).unwrap();
     let submissions = gpu.take_submissions();
     assert_eq!(submissions.len(), 5, "a step is one submission");
     let found: Vec<Found> =
@@ -204,11 +199,11 @@ fn steps_of_true_size_that_hand_tokens_over_are_the_plan_with_two_on_their_way()
         let Some(Recorded::Copy { from, range, at, .. }) = submission.commands.last() else {
             panic!("{:?}", submission.commands.last());
         };
-        assert_eq!((from.number(), range, *at), (found[step][&Buffer::Chosen].0, &(0..8), 8 * step));
+        assert_eq!((from.number(), range, *at), (found[step][&Buffer::Chosen].0, &(0..8), 0));
     }
     assert_eq!(gpu.most_in_flight(), MOST_IN_FLIGHT);
     // The first was begun with the states of new sequences.
-    assert_eq!(gpu.begun_in_flight()[before..], [1, 2, 2, 2], "each is written down while others run");
+    assert_eq!(gpu.begun_in_flight()[before..], [1; 4], "each is written down while another runs");
     assert_eq!(gpu.wrongs(), [""; 0]);
 }
 

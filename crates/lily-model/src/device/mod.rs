@@ -8,6 +8,7 @@ mod made_up;
 mod progress;
 mod sequences;
 mod step;
+mod steps;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,13 +17,14 @@ use crate::plan::{Buffer, Launch, Plan, Profile};
 use crate::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
 
 pub use bind::{Memory, Place, buffers, operands};
-pub use choices::{Choices, moves};
+pub use choices::{Choices, Fresh};
 pub use group::group;
 pub use layout::{Layout, Piece, Spot};
 pub use made_up::MadeUp;
 pub use progress::{Progress, Watch};
 pub use sequences::{LayerPools, Pool, Sequences};
 pub use step::StepLayout;
+pub use steps::{STEPS_UNDER_WAY, Steps, Taken, hand_over};
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
 pub trait TensorSource: Send + Sync {
@@ -178,6 +180,39 @@ pub trait Device: Send {
     /// Row `row` of the logits of the last run, `[vocab]`.
     fn logits(&self, row: usize) -> &[f32];
 
+    /// Whether steps can choose their tokens here; the other four calls are for [`Steps`].
+    fn chooses(&self) -> bool {
+        false
+    }
+
+    /// Says what steps of a plan that chooses tokens start from. None of an earlier run is under way.
+    ///
+    /// # Errors
+    /// Those of [`Choices::check`] and of memory; then nothing has changed.
+    fn begin_steps(
+        &mut self,
+        _plan: &Plan,
+        _batch: &Batch<'_>,
+        _choices: &Choices,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("this device chooses no tokens".into()))
+    }
+
+    /// Submits step number `step`, which reads what the one before hands over. At most [`STEPS_UNDER_WAY`] are not taken.
+    fn submit_step(&mut self, _plan: &Plan, _step: usize) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("this device chooses no tokens".into()))
+    }
+
+    /// Waits for step number `step`: what it chose, a word a row.
+    fn take_step(&mut self, _plan: &Plan, _step: usize) -> Result<Vec<u32>, DeviceError> {
+        Err(DeviceError::Unknown("this device chooses no tokens".into()))
+    }
+
+    /// These sequences took the token of a step: the state that it wrote is theirs from now on.
+    fn move_states(&mut self, _sequences: &[SequenceId]) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("this device chooses no tokens".into()))
+    }
+
     /// A copy of a part of a sequence's state, for tests and tools.
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError>;
 }
@@ -233,6 +268,26 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn logits(&self, row: usize) -> &[f32] {
         (**self).logits(row)
+    }
+
+    fn chooses(&self) -> bool {
+        (**self).chooses()
+    }
+
+    fn begin_steps(&mut self, plan: &Plan, batch: &Batch<'_>, choices: &Choices) -> Result<(), DeviceError> {
+        (**self).begin_steps(plan, batch, choices)
+    }
+
+    fn submit_step(&mut self, plan: &Plan, step: usize) -> Result<(), DeviceError> {
+        (**self).submit_step(plan, step)
+    }
+
+    fn take_step(&mut self, plan: &Plan, step: usize) -> Result<Vec<u32>, DeviceError> {
+        (**self).take_step(plan, step)
+    }
+
+    fn move_states(&mut self, sequences: &[SequenceId]) -> Result<(), DeviceError> {
+        (**self).move_states(sequences)
     }
 
     fn state(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<f32>, DeviceError> {

@@ -2,7 +2,7 @@
 
 use lily_kernels::random::Random;
 
-use super::{Bits, Check, Subject, check, hand_over, logits, runner, short_blocks, tiny};
+use super::{Bits, Check, Subject, check, choosing, hand_over, logits, runner, short_blocks, tiny};
 use crate::device::{Device, Room};
 use crate::plan::{Activation, Profile, Switch};
 use crate::testing::oracle::{bits, states};
@@ -17,6 +17,9 @@ pub(super) fn all<S: Subject>() -> Vec<Check<S>> {
         checks.push(check(name("neighbours change no bit"), move |set| neighbours(set, activation)));
         checks.push(check(name("snapshots go on"), move |set| snapshots(set, activation)));
         checks.push(check(name("tokens are handed over"), move |set| hand_over::hand_over(set, activation)));
+        checks.push(check(name("tokens are chosen on the device"), move |set| {
+            choosing::choosing(set, activation)
+        }));
     }
     checks.push(check("a refusal changes nothing", refusal));
     checks

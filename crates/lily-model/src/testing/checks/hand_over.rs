@@ -6,7 +6,7 @@ use lily_kernels::random::Random;
 use lily_kernels::select::{NONE_LEFT, Request};
 
 use super::{Bits, Subject, short_blocks, tiny};
-use crate::device::{Batch, Choices, Device, Room};
+use crate::device::{Batch, Choices, Device, Room, hand_over as run_steps};
 use crate::plan::{Activation, DecodeShape, Plan, Profile, Tail, Target, decode, prefill};
 use crate::testing::oracle::{states, top};
 use crate::testing::random_tokens;
@@ -87,16 +87,11 @@ pub(super) fn hand_over<S: Subject>(set: &S, activation: Activation) -> String {
             end_tokens: if n == 0 { end.into_iter().collect() } else { Vec::new() },
             ..Request::greedy(vocab as u32)
         };
-        let mut choices = Choices {
-            requests: vec![request(0), request(1)],
-            counts: vec![0; 2 * vocab],
-            bias: vec![0.0; 2 * vocab],
-            mask: vec![u32::MAX; 2 * vocab.div_ceil(32)],
-        };
+        let choices = Choices { requests: vec![request(0), request(1)], entries: 2, fresh: Vec::new() };
         let tokens = [want[0].0[0], want[1].0[0]];
         let positions = [0, 1].map(|n| prompts[n].len() as u32);
         let batch = Batch { sequences: &sequences, tokens: &tokens, positions: &positions };
-        let chosen = S::hand_over(&mut s.device, &plan, &batch, &mut choices, 8).unwrap();
+        let chosen = run_steps(&mut s.device, &plan, &batch, &choices, 8).unwrap();
         let first = end.and_then(|end| want[0].0[1..].iter().position(|t| *t == end)).unwrap_or(7);
         for (step, row) in chosen.iter().enumerate() {
             let expected = if step <= first { want[0].0[step + 1] } else { NONE_LEFT };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "checks fail by panicking, which is caught")]
 
 mod bits;
+mod choosing;
 mod goldens;
 mod hand_over;
 
@@ -11,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::device::{Batch, Choices, Device};
-use crate::plan::{Activation, Plan, Profile};
+use crate::device::Device;
+use crate::plan::{Activation, Profile};
 use crate::testing::{Spec, model_in_memory};
 use crate::{DeviceError, Forward, Model, Runner, RunnerOptions, SequenceId};
 
@@ -29,15 +30,6 @@ pub trait Subject: 'static {
 
     /// A device with a model, whose states may take so many bytes.
     fn device(&self, model: &Model, profile: &Profile, state_bytes: usize) -> Self::Device;
-
-    /// Runs steps that hand tokens over.
-    fn hand_over(
-        device: &mut Self::Device,
-        plan: &Plan,
-        batch: &Batch<'_>,
-        choices: &mut Choices,
-        count: usize,
-    ) -> Result<Vec<Vec<u32>>, DeviceError>;
 
     /// Takes the last step of a sequence back.
     fn take_back(device: &mut Self::Device, sequence: SequenceId) -> Result<(), DeviceError>;
