@@ -9,6 +9,8 @@
 //! | `engine.rs` | the handle: checks of a request, the queue's bound, shutting down |
 //! | `sleep.rs` | the thread: work with a model, and time without one |
 //! | `worker.rs` | work with a model: receive, admit, act, finish |
+//! | `worker/decode.rs` | a turn of decode, and who chooses its tokens |
+//! | `worker/ahead.rs` | steps whose tokens the device chooses, the next one under way while the last is told |
 //! | `turns.rs` | the policy: whose turn is next |
 //! | `sessions.rs` | sequences and snapshots of the model, under a memory budget |
 //! | `cuts.rs` | where prefill is cut: a pure function of the token ids |
@@ -20,7 +22,8 @@
 //!
 //! What holds everywhere: a request's tokens depend on the request alone. Not on what ran before (reuse starts only at
 //! cuts, where a fresh run cuts too), not on what runs beside (rows of a decode are independent), not on memory
-//! pressure (a preempted request repeats its prefill and its own tokens step by step, with the same bits).
+//! pressure (a preempted request repeats its prefill and its own tokens step by step, with the same bits). Whether the device or the
+//! host chooses the tokens behind the first is decided by the request and the device.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -4,7 +4,7 @@
 //! sequence from the longest cached prefix, prefilling it piece by piece with snapshots on the way, and making room
 //! (the cache gives way first) when the device has none.
 
-use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+use lily_model::{Choosing, ChoosingRow, Chosen, DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
 
 use crate::keep::KeepPolicy;
 use crate::prefix_cache::PrefixCache;
@@ -164,6 +164,36 @@ impl Sessions {
                 done => return done,
             }
         }
+    }
+
+    /// Whether tokens can be chosen so on the device.
+    pub(crate) fn can_choose(&self, choosing: &Choosing) -> bool {
+        self.forward.can_choose(choosing)
+    }
+
+    /// Begins steps that choose their tokens on the device, and submits the first.
+    pub(crate) fn begin(&mut self, rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
+        loop {
+            match self.forward.begin(rows) {
+                Err(DeviceError::OutOfMemory { .. }) if self.evict() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Submits one more of them while one is under way, if there is room.
+    pub(crate) fn ahead(&mut self) -> Result<bool, DeviceError> {
+        self.forward.ahead()
+    }
+
+    /// Steps under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.forward.under_way()
+    }
+
+    /// Waits for the oldest of them: what it chose for each row.
+    pub(crate) fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
+        self.forward.take()
     }
 
     /// Logits of a row of the last prefill or decode.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lily_model::{DeviceError, SequenceId};
+use lily_model::{Choosing, Chosen, DeviceError, SequenceId};
 use lily_protocol::{Event, EventSender, FinishReason, Token, Usage};
 
 use crate::cuts::Cut;
@@ -172,16 +172,42 @@ impl Task {
         vocabulary: usize,
         scratch: &mut Scratch,
     ) -> Result<Option<FinishReason>, SamplerError> {
-        if self.generated.len() < self.budget {
-            let id = self.sampler.choose(logits, scratch)?;
-            self.generated.push(id);
-            if end_tokens.contains(&id) {
-                return Ok(Some(FinishReason::Stop));
-            }
-            let logprobs = self.logprobs.map(|n| logprobs(logits, vocabulary, id, n, scratch));
-            self.events.send(Event::Tokens(vec![Token { id, logprobs }]));
+        if self.generated.len() == self.budget {
+            return Ok(Some(FinishReason::Length));
         }
-        Ok((self.generated.len() >= self.budget).then_some(FinishReason::Length))
+        let id = self.sampler.choose(logits, scratch)?;
+        let logprobs = self.logprobs.map(|n| logprobs(logits, vocabulary, id, n, scratch));
+        Ok(self.tell(Token { id, logprobs }, end_tokens))
+    }
+
+    /// Takes and sends the next token, which the device has chosen behind everything so far. `Some` when that was the last.
+    pub(crate) fn take_chosen(
+        &mut self,
+        chosen: Chosen,
+        end_tokens: &[u32],
+    ) -> Result<Option<FinishReason>, SamplerError> {
+        let id = match chosen {
+            Chosen::Token(id) => id,
+            Chosen::NoneLeft => return Err(SamplerError::NothingLeft),
+            Chosen::NotFinite => return Err(SamplerError::Broken),
+        };
+        self.sampler.accept(id);
+        Ok(self.tell(Token { id, logprobs: None }, end_tokens))
+    }
+
+    fn tell(&mut self, token: Token, end_tokens: &[u32]) -> Option<FinishReason> {
+        self.generated.push(token.id);
+        if end_tokens.contains(&token.id) {
+            return Some(FinishReason::Stop);
+        }
+        self.events.send(Event::Tokens(vec![token]));
+        (self.generated.len() == self.budget).then_some(FinishReason::Length)
+    }
+
+    /// Its tokens as a device is to choose them; `None` where the logits are wanted, or known tokens are repeated.
+    pub(crate) fn choosing(&self, end_tokens: &[u32]) -> Option<Choosing> {
+        let next = self.remaining() == 0 && self.fed + 1 == self.generated.len();
+        (next && self.logprobs.is_none()).then(|| self.sampler.choosing(end_tokens))
     }
 
     /// Counts and times up to now.

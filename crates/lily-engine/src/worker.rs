@@ -1,6 +1,9 @@
 //! The engine's thread: receive, admit, act, finish; one small step at a time, so that after each it can look for new
 //! requests and for cancelled ones. With nothing to do it sleeps in the channel.
 
+mod ahead;
+mod decode;
+
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,6 +60,8 @@ pub(crate) struct Worker {
     /// With a sequence each.
     live: Vec<Task>,
     turns: Turns,
+    /// Whose tokens the steps under way choose, row by row; by arrival.
+    rows: Vec<u64>,
     scratch: Scratch,
     /// Memory was short: nobody is admitted until one of the live requests has ended. Without this rule a preempted
     /// request would take back at once what it gave to the others.
@@ -86,6 +91,7 @@ impl Worker {
             waiting: VecDeque::new(),
             live: Vec::new(),
             turns: Turns::default(),
+            rows: Vec::new(),
             scratch: Scratch::default(),
             memory_short: false,
             end_tokens: config.end_tokens.clone(),
@@ -145,6 +151,9 @@ impl Worker {
             Round::Worked => {}
             end => return end,
         }
+        if !self.steps_may_go_on() {
+            self.settle();
+        }
         self.drop_cancelled();
         self.admit();
         self.stay_within_memory();
@@ -179,8 +188,14 @@ impl Worker {
     }
 
     fn drop_cancelled(&mut self) {
-        for at in (0..self.live.len()).rev() {
-            if self.live[at].events.cancelled() {
+        let gone = self.live.iter().filter(|task| task.events.cancelled()).map(|task| task.arrival);
+        let gone: Vec<u64> = gone.collect();
+        if !gone.is_empty() {
+            self.settle();
+        }
+        for arrival in gone {
+            // Unless the last steps have ended it.
+            if let Some(at) = self.place(arrival) {
                 self.end(at, End::Cancelled);
             }
         }
@@ -218,6 +233,10 @@ impl Worker {
     fn stay_within_memory(&mut self) {
         while self.sessions.state_bytes() > self.total_memory {
             if !self.sessions.evict() {
+                if self.sessions.under_way() > 0 {
+                    self.settle();
+                    continue;
+                }
                 if self.live.len() > 1 {
                     self.preempt_youngest();
                     continue;
@@ -239,7 +258,7 @@ impl Worker {
 
     /// Computes pieces of one prompt, as many as a chunk holds: a short prompt with several cuts is one turn.
     fn prefill_turn(&mut self, arrival: u64) {
-        let Some(at) = self.live.iter().position(|task| task.arrival == arrival) else { return };
+        let Some(at) = self.place(arrival) else { return };
         self.sessions.catch_up(&mut self.live[at]);
         let mut left = self.chunk;
         loop {
@@ -291,65 +310,15 @@ impl Worker {
         self.live[at].take_token(logits, &self.end_tokens, self.vocabulary, &mut self.scratch)
     }
 
-    /// One token for everybody who is past the prompt, in batches.
-    fn decode_step(&mut self) {
-        let mut ready: Vec<u64> = self
-            .live
-            .iter()
-            .filter(|task| task.stalled.is_none() && task.remaining() == 0)
-            .map(|task| task.arrival)
-            .collect();
-        ready.sort_unstable();
-        for batch in ready.chunks(self.sessions.max_rows()) {
-            if let Err(error) = self.decode_batch(batch) {
-                if batch.len() == 1 || matches!(error, DeviceError::Failed(_)) {
-                    batch.iter().for_each(|arrival| self.fail(*arrival, &error));
-                    continue;
-                }
-                // Nothing has changed, and one row may be the cause: each goes alone.
-                for arrival in batch {
-                    if let Err(error) = self.decode_batch(&[*arrival]) {
-                        self.fail(*arrival, &error);
-                    }
-                }
-            }
-        }
-    }
-
-    /// One token for each of these that was not cancelled meanwhile.
-    fn decode_batch(&mut self, arrivals: &[u64]) -> Result<(), DeviceError> {
-        let mut rows = Vec::with_capacity(arrivals.len());
-        let mut served = Vec::with_capacity(arrivals.len());
-        for (at, task) in self.live.iter().enumerate() {
-            let row = task.sequence.zip(task.next_input());
-            if let Some(row) = row.filter(|_| arrivals.contains(&task.arrival) && !task.events.cancelled()) {
-                rows.push(row);
-                served.push(at);
-            }
-        }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        self.sessions.decode(&rows)?;
-        let mut ends = Vec::new();
-        for (row, at) in served.into_iter().enumerate() {
-            self.live[at].fed += 1;
-            let chosen = if self.live[at].at_front() { self.take_token(at, row) } else { Ok(None) };
-            match chosen {
-                Ok(None) => {}
-                Ok(Some(reason)) => ends.push((at, End::Finished(reason))),
-                Err(error) => ends.push((at, error.into())),
-            }
-        }
-        // From the back, so that the places of the others stay what they are.
-        ends.into_iter().rev().for_each(|(at, end)| self.end(at, end));
-        Ok(())
-    }
-
     fn fail(&mut self, arrival: u64, error: &DeviceError) {
-        if let Some(at) = self.live.iter().position(|task| task.arrival == arrival) {
+        if let Some(at) = self.place(arrival) {
             self.stall_or_end(at, error.clone());
         }
+    }
+
+    /// Where a live request stands.
+    fn place(&self, arrival: u64) -> Option<usize> {
+        self.live.iter().position(|task| task.arrival == arrival)
     }
 
     /// Short memory makes a request wait for the others; everything else ends it.

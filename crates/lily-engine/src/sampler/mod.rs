@@ -21,6 +21,7 @@ mod penalties;
 mod philox;
 mod top;
 
+use lily_model::Choosing;
 use lily_protocol::Sampling;
 
 pub use logprobs::logprobs;
@@ -54,6 +55,11 @@ pub enum SamplerError {
         /// NaN or +inf.
         value: f32,
     },
+    /// The model's output is broken, as a device says that chooses tokens itself.
+    #[error(
+        "the model produced a logit that is NaN or infinite: a fault of the model or the device, not of the request"
+    )]
+    Broken,
     /// The device handed out fewer logits than the vocabulary has.
     #[error("the device produced {found} logits for a vocabulary of {vocabulary} tokens")]
     TooFew {
@@ -111,9 +117,33 @@ impl Sampler {
         } else {
             filters::draw(&self.sampling, largest, self.random.uniform(self.step), scratch)
         };
+        self.accept(id);
+        Ok(id)
+    }
+
+    /// Remembers a token that was chosen elsewhere in the way that [`Sampler::choosing`] says.
+    pub fn accept(&mut self, id: u32) {
         self.step += 1;
         self.penalties.accept(id);
-        Ok(id)
+    }
+
+    /// The same choice for a device; behind tokens in `ends` a sequence is done.
+    pub fn choosing(&self, ends: &[u32]) -> Choosing {
+        let s = &self.sampling;
+        Choosing {
+            temperature: s.temperature,
+            top_p: s.top_p,
+            min_p: s.min_p,
+            top_k: s.top_k,
+            repetition: s.repetition_penalty,
+            presence: s.presence_penalty,
+            frequency: s.frequency_penalty,
+            seed: s.seed,
+            bias: s.logit_bias.clone(),
+            banned: self.banned.clone(),
+            ends: ends.to_vec(),
+            vocabulary: self.vocabulary,
+        }
     }
 
     /// Bias, penalties and bans, in place.

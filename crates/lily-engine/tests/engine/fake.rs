@@ -2,12 +2,14 @@
 //! came through prefill or decode. A state restored at another place than a cut, a piece cut elsewhere or a repeated
 //! token taken the wrong way changes everything that follows. It has pages, copies, a memory limit, faults, and a gate.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use lily_model::{DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+use lily_engine::{Sampler, SamplerError, Scratch};
+use lily_model::{ChoosingRow, Chosen, DeviceError, Forward, LogitRows, SequenceId, SnapshotId};
+use lily_protocol::Sampling;
 
 pub(crate) const VOCABULARY: usize = 100;
 /// Ends an answer.
@@ -33,7 +35,7 @@ pub(crate) const COPY_BYTES: usize = 1000;
 pub(crate) enum Call {
     /// The first token of the whole sequence, and the number of tokens of this call.
     Prefill(u32, usize),
-    /// Rows.
+    /// Rows, of a step whose tokens anybody chooses.
     Decode(usize),
 }
 
@@ -51,8 +53,13 @@ pub(crate) struct Controls {
     /// 0 is no limit.
     pub(crate) limit_bytes: AtomicUsize,
     pub(crate) delay_micros: AtomicUsize,
-    /// Decode calls that fail from now on.
+    /// Decode calls and steps that fail from now on.
     pub(crate) failing_decodes: AtomicUsize,
+    /// The device chooses no tokens.
+    pub(crate) on_host: AtomicBool,
+    /// Steps that were submitted while another one was under way, and those whose sequence was closed under them.
+    pub(crate) ahead: AtomicUsize,
+    pub(crate) given_up: AtomicUsize,
     /// Restores that fail from now on.
     pub(crate) failing_restores: AtomicUsize,
     /// Tokens less than [`CONTEXT`] that a sequence takes.
@@ -188,11 +195,19 @@ pub(crate) struct Fake {
     snapshots: HashMap<SnapshotId, State>,
     next: u64,
     logits: Vec<Vec<f32>>,
+    run: Option<Run>,
 }
 
 impl Fake {
     pub(crate) fn new(controls: Arc<Controls>) -> Self {
-        Fake { controls, sequences: HashMap::new(), snapshots: HashMap::new(), next: 0, logits: Vec::new() }
+        Fake {
+            controls,
+            sequences: HashMap::new(),
+            snapshots: HashMap::new(),
+            next: 0,
+            logits: Vec::new(),
+            run: None,
+        }
     }
 
     fn fresh(&mut self) -> u64 {
@@ -260,6 +275,10 @@ impl Forward for Fake {
     }
 
     fn close(&mut self, sequence: SequenceId) {
+        if self.run.as_ref().is_some_and(|run| !run.chosen.is_empty() && run.has(sequence)) {
+            self.controls.given_up.fetch_add(1, SeqCst);
+            self.run = None;
+        }
         if self.sequences.remove(&sequence).is_some() {
             self.controls.sequences.fetch_sub(1, SeqCst);
         }
@@ -270,6 +289,7 @@ impl Forward for Fake {
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, DeviceError> {
+        assert_eq!(self.under_way(), 0, "a snapshot between steps");
         self.room("a snapshot", COPY_BYTES)?;
         let id = SnapshotId(self.fresh());
         let state = self.sequences[&sequence].clone();
@@ -310,6 +330,7 @@ impl Forward for Fake {
 
     fn prefill(&mut self, sequence: SequenceId, tokens: &[u32], rows: LogitRows) -> Result<(), DeviceError> {
         assert!(!tokens.is_empty() && tokens.len() <= self.max_chunk());
+        assert_eq!(self.under_way(), 0, "a prefill between steps");
         self.controls.pass_gate();
         let start = self.sequences.get(&sequence).map_or(0, |state| state.length);
         let state = self.grow(sequence, tokens.len())?;
@@ -339,22 +360,13 @@ impl Forward for Fake {
 
     fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
         assert!(!rows.is_empty() && rows.len() <= ROWS);
+        assert_eq!(self.under_way(), 0, "a decode between steps");
         self.controls.pass_gate();
         self.controls.calls.lock().unwrap().push(Call::Decode(rows.len()));
         if take_one(&self.controls.failing_decodes) {
             return Err(DeviceError::Failed("a decode was asked to".into()));
         }
-        // Nothing may change where one row has no room.
-        let mut need = 0;
-        let context = CONTEXT - self.controls.context_less.load(SeqCst);
-        for (id, _) in rows {
-            let state = self.sequences.get(id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
-            if state.length == context {
-                return Err(DeviceError::ContextFull { length: context, more: 1, context });
-            }
-            need += Self::pages_needed(state, 1).1;
-        }
-        self.room("KV pages", need * PAGE_BYTES)?;
+        self.room_for_each(rows.iter().map(|row| row.0))?;
         self.logits.clear();
         for &(id, token) in rows {
             let state = self.grow(id, 1)?;
@@ -367,6 +379,134 @@ impl Forward for Fake {
 
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row]
+    }
+
+    fn chooses(&self) -> bool {
+        !self.controls.on_host.load(SeqCst)
+    }
+
+    fn begin(&mut self, rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
+        assert!(!rows.is_empty() && rows.len() <= ROWS);
+        assert_eq!(self.under_way(), 0, "a run between steps");
+        assert!(
+            rows.iter().all(|row| self.can_choose(row.choosing) && row.output.last() == Some(&row.token))
+        );
+        self.room_for_each(rows.iter().map(|row| row.sequence))?;
+        let lengths = rows.iter().map(|row| self.sequences[&row.sequence].length);
+        let context = CONTEXT - self.controls.context_less.load(SeqCst);
+        let room = |length: usize| (PAGE_TOKENS - length % PAGE_TOKENS).min(context - length);
+        let left = lengths.map(room).min().unwrap();
+        self.run = Some(Run { rows: rows.iter().map(RunRow::new).collect(), left, chosen: VecDeque::new() });
+        self.step()
+    }
+
+    fn ahead(&mut self) -> Result<bool, DeviceError> {
+        let Some(run) = &self.run else { return Ok(false) };
+        if run.left == 0 || run.chosen.len() == 2 {
+            return Ok(false);
+        }
+        self.controls.ahead.fetch_add(1, SeqCst);
+        self.step().map(|()| true)
+    }
+
+    fn under_way(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.chosen.len())
+    }
+
+    fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
+        let chosen = self.run.as_mut().and_then(|run| run.chosen.pop_front());
+        chosen.ok_or_else(|| DeviceError::Unknown("no step is under way".into()))
+    }
+}
+
+/// Steps of the same rows that choose their tokens.
+struct Run {
+    rows: Vec<RunRow>,
+    left: usize,
+    chosen: VecDeque<Vec<Chosen>>,
+}
+
+impl Run {
+    fn has(&self, sequence: SequenceId) -> bool {
+        self.rows.iter().any(|row| row.sequence == sequence)
+    }
+}
+
+struct RunRow {
+    sequence: SequenceId,
+    /// What the next step appends.
+    token: u32,
+    sampler: Sampler,
+    ends: Vec<u32>,
+    done: bool,
+}
+
+impl RunRow {
+    fn new(row: &ChoosingRow<'_>) -> Self {
+        let c = row.choosing;
+        let sampling = Sampling {
+            temperature: c.temperature,
+            top_p: c.top_p,
+            top_k: c.top_k,
+            min_p: c.min_p,
+            repetition_penalty: c.repetition,
+            presence_penalty: c.presence,
+            frequency_penalty: c.frequency,
+            logit_bias: c.bias.clone(),
+            seed: c.seed,
+        };
+        let mut sampler = Sampler::new(sampling, c.vocabulary, row.prompt, c.banned.clone()).unwrap();
+        row.output.iter().for_each(|id| sampler.accept(*id));
+        RunRow { sequence: row.sequence, token: row.token, sampler, ends: c.ends.clone(), done: false }
+    }
+}
+
+impl Fake {
+    /// Whether each has room for one more token; nothing may change where one has none.
+    fn room_for_each(&self, ids: impl Iterator<Item = SequenceId>) -> Result<(), DeviceError> {
+        let mut need = 0;
+        let context = CONTEXT - self.controls.context_less.load(SeqCst);
+        for id in ids {
+            let state = self.sequences.get(&id).ok_or_else(|| DeviceError::Unknown(format!("{id:?}")))?;
+            if state.length == context {
+                return Err(DeviceError::ContextFull { length: context, more: 1, context });
+            }
+            need += Self::pages_needed(state, 1).1;
+        }
+        self.room("KV pages", need * PAGE_BYTES)
+    }
+
+    /// Computes a step when it is submitted; the engine learns of it when it takes it.
+    fn step(&mut self) -> Result<(), DeviceError> {
+        self.controls.pass_gate();
+        let mut run = self.run.take().unwrap();
+        self.controls.calls.lock().unwrap().push(Call::Decode(run.rows.len()));
+        if take_one(&self.controls.failing_decodes) {
+            return Err(DeviceError::Failed("a decode was asked to".into()));
+        }
+        run.left -= 1;
+        let mut chosen = Vec::new();
+        for row in &mut run.rows {
+            if row.done {
+                chosen.push(Chosen::NoneLeft);
+                continue;
+            }
+            let state = self.grow(row.sequence, 1)?;
+            state.hash = decoded(state.hash, row.token);
+            let (logits, scratch) = (logits(state.hash), &mut Scratch::default());
+            chosen.push(match row.sampler.choose(&logits, scratch) {
+                Ok(id) => {
+                    row.token = id;
+                    Chosen::Token(id)
+                }
+                Err(SamplerError::NothingLeft) => Chosen::NoneLeft,
+                Err(_) => Chosen::NotFinite,
+            });
+            row.done = row.ends.contains(&row.token) || !matches!(chosen.last(), Some(Chosen::Token(_)));
+        }
+        run.chosen.push_back(chosen);
+        self.run = Some(run);
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 // The configured exception for tests covers test functions only, and their helpers are here.
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod fake;
 mod faults;
 mod generating;

@@ -89,6 +89,9 @@ prop_compose! {
         seed in 0u64..1000,
         leaves_after in prop::option::weighted(0.3, 0usize..20),
         pause_micros in 0u64..300,
+        // Some that the host has to choose for, which may be beside others.
+        logprobs in prop::option::weighted(0.15, 0usize..3),
+        logit_bias in prop::collection::vec((0u32..VOCABULARY as u32, -3.0f32..3.0), 0..3),
     ) -> Step {
         let word = |w: usize| match w {
             0 => vec![TURN_END, 7],
@@ -99,12 +102,14 @@ prop_compose! {
             _ => vec![THINK, 7],
         };
         let prompt = words.into_iter().flat_map(word).collect();
-        Step { request: sampled(prompt, max_tokens, seed), leaves_after, pause_micros }
+        let mut request = GenerationRequest { logprobs, ..sampled(prompt, max_tokens, seed) };
+        request.sampling.logit_bias = logit_bias;
+        Step { request, leaves_after, pause_micros }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(90))]
     #[test]
     fn any_schedule_gives_each_request_its_own_answer(
         steps in prop::collection::vec(steps(), 1..14),
@@ -112,17 +117,33 @@ proptest! {
         cache_memory in prop_oneof![Just(0usize), 500usize..30_000],
         state_memory in prop_oneof![Just(usize::MAX), 1_000usize..9_000],
         limit_bytes in prop_oneof![Just(0usize), 5_000usize..20_000],
+        context_less in prop_oneof![3 => Just(0usize), 1 => Just(CONTEXT - 330)],
+        on_host in prop::bool::weighted(0.25),
+        delay_micros in prop_oneof![Just(0usize), Just(60)],
     ) {
         let (engine, controls) = engine(EngineConfig { parallel, cache_memory, state_memory, ..config() });
         // The largest request alone needs 1000 + 330 / 8 pages of 80, less than 5000.
         controls.limit_bytes.store(limit_bytes, SeqCst);
+        controls.on_host.store(on_host, SeqCst);
+        controls.delay_micros.store(delay_micros, SeqCst);
+        controls.context_less.store(context_less, SeqCst);
         let mut readers = Vec::new();
         for step in steps {
             std::thread::sleep(Duration::from_micros(step.pause_micros));
             let generation = engine.submit(step.request.clone()).unwrap();
             readers.push(std::thread::spawn(move || match step.leaves_after {
                 Some(events) => read_some(generation, events),
-                None => assert_same(&read(generation), &step.request),
+                None => {
+                    let answer = read(generation);
+                    let (tokens, _) = expected(&step.request);
+                    if context_less == 0 || step.request.prompt.len() + tokens.len() <= CONTEXT - context_less {
+                        assert_same(&answer, &step.request);
+                    } else if matches!(answer.end, Some(Ok(_))) {
+                        // The device's window is the smaller one.
+                        assert_eq!(answer.tokens, tokens[..answer.tokens.len()]);
+                        assert_eq!(step.request.prompt.len() + answer.tokens.len(), CONTEXT - context_less + 1);
+                    }
+                }
             }));
         }
         for reader in readers {
@@ -132,5 +153,6 @@ proptest! {
         prop_assert!(controls.bytes() <= cache_memory, "{} of {} bytes", controls.bytes(), cache_memory);
         engine.shutdown(true);
         prop_assert_eq!(controls.bytes(), 0);
+        prop_assert_eq!(controls.given_up.load(SeqCst), 0);
     }
 }
