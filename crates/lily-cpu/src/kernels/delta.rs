@@ -1,5 +1,6 @@
 //! Gated DeltaNet.
 
+use lily_kernels::PlainType;
 use lily_kernels::delta::{ConvSilu, ConvState, DeltaPrep, DeltaScan, L2_EPS};
 
 use super::Task;
@@ -25,12 +26,17 @@ pub(crate) fn conv_silu(k: &ConvSilu, t: Task<'_>) {
     let raw = &raw[slot * k.rows * k.channels..][..k.rows * k.channels];
 
     // weights come as [channels, taps]; the loop wants each tap's channels side by side
-    let weight = sized(&mut t.scratch.plain, k.taps * width);
-    k.weight.read(t.args.bytes(1), first * k.taps, weight);
     let taps = sized(&mut t.scratch.out, k.taps * width);
-    for (c, weight) in weight.chunks_exact(k.taps).enumerate() {
-        for (j, w) in weight.iter().enumerate() {
-            taps[j * width + c] = *w;
+    if (k.weight, k.taps) == (PlainType::Bf16, 4) {
+        // SAFETY: the loops belong to this processor.
+        unsafe { (t.loops.four_taps)(&t.args.bytes(1)[8 * first..][..8 * width], taps) };
+    } else {
+        let weight = sized(&mut t.scratch.plain, k.taps * width);
+        k.weight.read(t.args.bytes(1), first * k.taps, weight);
+        for (c, weight) in weight.chunks_exact(k.taps).enumerate() {
+            for (j, w) in weight.iter().enumerate() {
+                taps[j * width + c] = *w;
+            }
         }
     }
     let taps: Vec<&[f32]> = taps.chunks_exact(width).collect();

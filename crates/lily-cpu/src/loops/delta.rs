@@ -16,6 +16,22 @@ pub(crate) fn conv_row<S: Simd>(rows: &[&[f32]], taps: &[&[f32]], out: &mut [f32
     }
 }
 
+/// Weights of four taps in bf16, `[channels, 4]`, as f32, `[4, channels]`.
+#[inline(always)]
+pub(crate) fn four_taps<S: Simd>(weight: &[u8], out: &mut [f32]) {
+    let channels = weight.as_chunks::<8>().0;
+    let (a, rest) = out.split_at_mut(channels.len());
+    let (b, rest) = rest.split_at_mut(channels.len());
+    let (c, d) = rest.split_at_mut(channels.len());
+    // a bf16 is the upper half of an f32
+    let upper = |w: u32| f32::from_bits(w & 0xffff_0000);
+    for ((((w, a), b), c), d) in channels.iter().zip(a).zip(b).zip(c).zip(d) {
+        let w = u64::from_le_bytes(*w);
+        let (low, high) = (w as u32, (w >> 32) as u32);
+        (*a, *b, *c, *d) = (upper(low << 16), upper(low), upper(high << 16), upper(high));
+    }
+}
+
 /// out = x * rsqrt(sum x^2 + eps) * scale.
 #[inline(always)]
 pub(crate) fn l2_norm<S: Simd>(x: &[f32], eps: f32, scale: f32, out: &mut [f32]) {

@@ -54,6 +54,18 @@ unsafe impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn widen8(p: *const u8) -> Self::V {
+        // SAFETY: see the trait.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(line: *const u8) {
+        // SAFETY: fetching touches no memory, wherever the address lies; the processor has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         // SAFETY: see the trait.
         unsafe {
@@ -133,12 +145,6 @@ unsafe impl Dot for Avx2 {
             _mm256_storeu_ps(p, floats[0]);
             _mm256_storeu_ps(p.add(8), floats[1]);
         }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch(line: *const u8) {
-        // SAFETY: fetching touches no memory, wherever the address lies; the processor has SSE.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
     }
 
     #[inline(always)]

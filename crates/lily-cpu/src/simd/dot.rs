@@ -74,9 +74,6 @@ pub(crate) unsafe trait Dot: Simd {
     ) -> Self::Floats;
     unsafe fn store_floats(p: *mut f32, floats: Self::Floats);
 
-    /// Has the cache line at an address, which need not be valid, brought nearer, where a processor can be asked to.
-    unsafe fn fetch(_line: *const u8) {}
-
     /// Brings the values of inputs `8 * from..8 * (from + 16)` (those below `cols`; 0 behind them) of 16 rows into a panel, as
     /// [`Dot::dot_run`] wants them. Unless a set says otherwise, they are widened: for each run of 8 inputs the 4 even ones of each
     /// output, then the 4 odd ones: 128 bytes.

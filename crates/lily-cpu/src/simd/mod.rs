@@ -124,6 +124,23 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     /// Sum of the lanes, in an order of its own that is always the same.
     unsafe fn sum(v: Self::V) -> f32;
 
+    /// Has the cache line at an address, which need not be valid, brought nearer, where a processor can be asked to.
+    unsafe fn fetch(_line: *const u8) {}
+
+    /// LANES bytes as f32.
+    #[inline(always)]
+    unsafe fn widen8(p: *const u8) -> Self::V {
+        // as many as any set has
+        let mut lanes = [0.0f32; 16];
+        // SAFETY: the caller's pointer is valid for LANES bytes.
+        unsafe {
+            for i in 0..Self::LANES {
+                lanes[i] = f32::from(p.add(i).read());
+            }
+            Self::load(lanes.as_ptr())
+        }
+    }
+
     /// [`Simd::sum`] of each of sixteen vectors, to the bit.
     #[inline(always)]
     unsafe fn sums(all: [Self::V; 16]) -> [f32; 16] {

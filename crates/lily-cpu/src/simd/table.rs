@@ -61,6 +61,7 @@ loops! {
     rms_norm: norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
     gated_norm: norm(y: &[f32], z: &[f32], w: &[f32], eps: f32, out: &mut [f32]);
     scale_add: norm(scale: f32, x: &[f32], out: &mut [f32]);
+    four_taps: delta(weight: &[u8], out: &mut [f32]);
     conv_row: delta(rows: &[&[f32]], taps: &[&[f32]], out: &mut [f32]);
     l2_norm: delta(x: &[f32], eps: f32, scale: f32, out: &mut [f32]);
     dot_to: delta(a: &[f32], b: &[f32], out: &mut f32);

@@ -58,6 +58,14 @@ unsafe impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    unsafe fn fetch(line: *const u8) {
+        // SAFETY: fetching touches no memory, wherever the address lies.
+        unsafe {
+            asm!("prfm pldl2keep, [{0}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         // SAFETY: see the trait.
         unsafe { vaddvq_f32(v) }
@@ -137,14 +145,6 @@ unsafe impl<const DOT: bool> Dot for Neon<DOT> {
             for i in 0..4 {
                 vst1q_f32(p.add(4 * i), floats[i]);
             }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch(line: *const u8) {
-        // SAFETY: fetching touches no memory, wherever the address lies.
-        unsafe {
-            asm!("prfm pldl2keep, [{0}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
         }
     }
 

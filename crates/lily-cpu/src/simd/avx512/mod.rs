@@ -1,8 +1,15 @@
 //! AVX-512: 16 lanes, 4-bit tiles by table lookup, and integer products.
 
+mod chunks;
+mod pairs;
+mod transpose;
+
 use std::arch::x86_64::*;
 
 use lily_kernels::bf16_to_f32;
+
+use pairs::in_pairs;
+use transpose::{store_pair, transpose, transpose_eights, transpose_parts};
 
 use super::dot::spread_run;
 use super::{Dot, OUTPUTS, Packed, Simd};
@@ -57,9 +64,21 @@ unsafe impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn fetch(line: *const u8) {
+        // SAFETY: fetching touches no memory, wherever the address lies; the processor has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         // SAFETY: see the trait.
         unsafe { _mm512_reduce_add_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen8(p: *const u8) -> Self::V {
+        // SAFETY: see the trait.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     /// Halves of two vectors are added at once, then quarters of four, and so on: the pairs are those of `sum`.
@@ -217,23 +236,13 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         floats: Self::Floats,
     ) -> Self::Floats {
         // SAFETY: see the trait.
-        unsafe {
-            let scales = _mm512_mul_ps(_mm512_loadu_ps(scales), _mm512_set1_ps(x));
-            let floats = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, floats);
-            _mm512_fmadd_ps(_mm512_loadu_ps(biases), _mm512_set1_ps(sum), floats)
-        }
+        unsafe { scale_sums(sums, _mm512_loadu_ps(scales), _mm512_loadu_ps(biases), x, sum, floats) }
     }
 
     #[inline(always)]
     unsafe fn store_floats(p: *mut f32, floats: Self::Floats) {
         // SAFETY: see the trait.
         unsafe { _mm512_storeu_ps(p, floats) }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch(line: *const u8) {
-        // SAFETY: fetching touches no memory, wherever the address lies; the processor has SSE.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
     }
 
     #[inline(always)]
@@ -312,8 +321,6 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         }
     }
 
-    /// Row after row, because memory is fastest from one line to the next: a row's chunks leave sums of some inputs each,
-    /// and only sums of 16 rows are transposed, so that lanes are outputs.
     #[inline(always)]
     unsafe fn in_place(
         packed: &Packed,
@@ -322,165 +329,25 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         x: &Row<'_>,
         spread: *const i8,
     ) -> Self::Floats {
-        // SAFETY: weights are loaded up to the end of their rows, x and its scales within theirs (the caller has checked
-        // their lengths), sums where there is room for them.
+        // SAFETY: the caller's promise.
         unsafe {
-            let pairs = in_pairs(packed.shape());
-            if pairs {
-                row_sums_in_pairs::<VNNI>(packed, sums, spread);
-            } else {
-                row_sums::<VNNI>(packed, sums, spread);
-            }
-            Self::transpose_scales(packed, scales);
-            // sums of 64 inputs, or of 32
-            match packed.group / if pairs { 64 } else { 32 } {
-                1 => finish::<VNNI, 1>(sums, scales, x),
-                2 => finish::<VNNI, 2>(sums, scales, x),
-                _ => finish::<VNNI, 4>(sums, scales, x),
+            match (in_pairs(packed.shape()), packed.group) {
+                (true, 64) => pairs::rows::<VNNI, 1>(packed, x, spread),
+                (true, _) => pairs::rows::<VNNI, 2>(packed, x, spread),
+                (false, _) => chunks::rows::<VNNI>(packed, (scales, sums), x, spread),
             }
         }
     }
 }
 
-/// What sums of 16 rows come to, of which a group has `EACH`.
+/// See [`Dot::scale`].
 #[inline(always)]
-unsafe fn finish<const VNNI: bool, const EACH: usize>(
-    sums: *const i32,
-    scales: *const f32,
-    x: &Row<'_>,
-) -> __m512 {
-    let groups = x.scales.len();
-    let each = OUTPUTS / EACH;
-    // SAFETY: the caller's sums are 256 for every 16 / EACH groups, also begun ones, its scales 32 a group.
+unsafe fn scale_sums(sums: __m512i, scale: __m512, bias: __m512, x: f32, sum: f32, floats: __m512) -> __m512 {
+    // SAFETY: the caller's processor has AVX-512.
     unsafe {
-        let mut floats = _mm512_setzero_ps();
-        for step in 0..groups.div_ceil(each) {
-            let mut rows = [_mm512_setzero_si512(); OUTPUTS];
-            for o in 0..OUTPUTS {
-                rows[o] = _mm512_loadu_si512(sums.add(16 * (OUTPUTS * step + o)).cast());
-            }
-            let columns = transpose(rows);
-            for i in 0..each {
-                let g = each * step + i;
-                if g >= groups {
-                    break;
-                }
-                let mut sums = _mm512_setzero_si512();
-                for part in EACH * i..EACH * (i + 1) {
-                    sums = _mm512_add_epi32(sums, columns[part % 4 * 4 + part / 4]); // see `add_runs`
-                }
-                let scales = scales.add(32 * g);
-                let (a, sum) = (*x.scales.get_unchecked(g), *x.sums.get_unchecked(g));
-                floats = Avx512::<VNNI>::scale(sums, scales, scales.add(16), a, sum, floats);
-            }
-        }
-        floats
-    }
-}
-
-/// Whether chunks of a row meet activations in pairs, which takes fewer steps a chunk: where groups are at least two quarters
-/// of a chunk, and rows whole steps of four pairs.
-#[inline(always)]
-fn in_pairs(shape: RowShape) -> bool {
-    shape.group >= 64 && shape.cols.is_multiple_of(8 * CHUNK)
-}
-
-/// For each four chunks of each of 16 rows, [`add_runs`] of what they leave: row after row, then the next four chunks.
-#[inline(always)]
-unsafe fn row_sums<const VNNI: bool>(packed: &Packed, sums: *mut i32, x: *const i8) {
-    // SAFETY: the caller's rows have `cols` weights, and x as many values, spread; sums has room for 256 i32 of every four
-    // chunks, also begun ones.
-    unsafe {
-        let whole = packed.cols / (4 * CHUNK);
-        for o in 0..OUTPUTS {
-            let (mut row, mut x, mut sums) = (packed.weights[o], x, sums.add(16 * o));
-            for _ in 0..whole {
-                let [a, b, c, d] = load_ahead(row);
-                let runs = [
-                    meet::<VNNI>(a, x),
-                    meet::<VNNI>(b, x.add(2 * CHUNK)),
-                    meet::<VNNI>(c, x.add(4 * CHUNK)),
-                    meet::<VNNI>(d, x.add(6 * CHUNK)),
-                ];
-                _mm512_storeu_si512(sums.cast(), add_runs(runs));
-                (row, x, sums) = (row.add(4 * 64), x.add(8 * CHUNK), sums.add(16 * OUTPUTS));
-            }
-            let left = packed.cols / 2 - 4 * 64 * whole;
-            if left > 0 {
-                let mut runs = [_mm512_setzero_si512(); 4];
-                for i in 0..left.div_ceil(64) {
-                    let bytes = _mm512_maskz_loadu_epi8(mask_bytes(left - 64 * i), row.add(64 * i).cast());
-                    runs[i] = meet::<VNNI>(bytes, x.add(2 * CHUNK * i));
-                }
-                _mm512_storeu_si512(sums.cast(), add_runs(runs));
-            }
-        }
-    }
-}
-
-/// The same for each eight chunks, where [`in_pairs`] holds.
-#[inline(always)]
-unsafe fn row_sums_in_pairs<const VNNI: bool>(packed: &Packed, sums: *mut i32, x: *const i8) {
-    // SAFETY: as for `row_sums`; rows are whole steps of eight chunks.
-    unsafe {
-        for o in 0..OUTPUTS {
-            let (mut row, mut x, mut sums) = (packed.weights[o], x, sums.add(16 * o));
-            for _ in 0..packed.cols / (8 * CHUNK) {
-                let [a, b, c, d] = load_ahead(row);
-                let (first, second) = (meet_pair::<VNNI>(a, b, x), meet_pair::<VNNI>(c, d, x.add(4 * CHUNK)));
-                let [a, b, c, d] = load_ahead(row.add(4 * 64));
-                let x_next = x.add(8 * CHUNK);
-                let (third, fourth) =
-                    (meet_pair::<VNNI>(a, b, x_next), meet_pair::<VNNI>(c, d, x_next.add(4 * CHUNK)));
-                _mm512_storeu_si512(sums.cast(), add_runs([first, second, third, fourth]));
-                (row, x, sums) = (row.add(8 * 64), x.add(16 * CHUNK), sums.add(16 * OUTPUTS));
-            }
-        }
-    }
-}
-
-/// Four chunks of weights; fetches those [`AHEAD`] of them.
-#[inline(always)]
-unsafe fn load_ahead(row: *const u8) -> [__m512i; 4] {
-    // SAFETY: the caller's row has these bytes; fetching ahead touches nothing, wherever the address lies.
-    unsafe {
-        let mut chunks = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
-            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(AHEAD + 64 * i).cast());
-            chunks[i] = _mm512_loadu_si512(row.add(64 * i).cast());
-        }
-        chunks
-    }
-}
-
-/// The products of a chunk of weights with one of activations: 16 sums of 8 inputs.
-#[inline(always)]
-unsafe fn meet<const VNNI: bool>(bytes: __m512i, x: *const i8) -> __m512i {
-    // SAFETY: the caller's chunk of activations is spread (see `Dot::spread`), and its processor has the instructions.
-    unsafe {
-        let x = |part: usize| _mm512_loadu_si512(x.add(64 * part).cast());
-        let (even, odd) = nibbles(bytes);
-        let high = multiply::<VNNI>(_mm512_setzero_si512(), even, x(0));
-        let high = _mm512_slli_epi32::<8>(multiply::<VNNI>(high, odd, x(1)));
-        multiply::<VNNI>(multiply::<VNNI>(high, even, x(2)), odd, x(3))
-    }
-}
-
-/// The products of two chunks of weights with two of activations. In each, 64 inputs are two quarters: of both chunks the even
-/// quarters are put together, and the odd ones, so that the sums of either can be added: a quarter's four sums, of 16 inputs
-/// each, are one of 64 inputs then.
-#[inline(always)]
-unsafe fn meet_pair<const VNNI: bool>(a: __m512i, b: __m512i, x: *const i8) -> __m512i {
-    // SAFETY: as for `meet`.
-    unsafe {
-        let x = |part: usize| _mm512_loadu_si512(x.add(64 * part).cast());
-        let (even, odd) = nibbles(_mm512_shuffle_i32x4::<0x88>(a, b));
-        let (even_b, odd_b) = nibbles(_mm512_shuffle_i32x4::<0xdd>(a, b));
-        let high = multiply::<VNNI>(_mm512_setzero_si512(), even, x(0));
-        let high = multiply::<VNNI>(multiply::<VNNI>(high, odd, x(1)), even_b, x(4));
-        let high = _mm512_slli_epi32::<8>(multiply::<VNNI>(high, odd_b, x(5)));
-        let all = multiply::<VNNI>(multiply::<VNNI>(high, even, x(2)), odd, x(3));
-        multiply::<VNNI>(multiply::<VNNI>(all, even_b, x(6)), odd_b, x(7))
+        let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x));
+        let floats = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scale, floats);
+        _mm512_fmadd_ps(bias, _mm512_set1_ps(sum), floats)
     }
 }
 
@@ -494,39 +361,6 @@ unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
     }
 }
 
-/// 16 bytes from byte `from` on of each of 16 rows: of every 4 bytes, a vector whose lanes are the rows.
-#[inline(always)]
-unsafe fn transpose_parts(packed: &Packed, from: usize) -> [__m512i; 4] {
-    // SAFETY: the caller's rows have these bytes, and its processor AVX-512.
-    unsafe {
-        let mut fours = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
-            let load = |row: usize| _mm_loadu_si128(packed.weights[row].add(from).cast());
-            let all = _mm512_broadcast_i32x4(load(i));
-            let all = _mm512_mask_broadcast_i32x4(all, 0x00f0, load(i + 4));
-            let all = _mm512_mask_broadcast_i32x4(all, 0x0f00, load(i + 8));
-            fours[i] = _mm512_mask_broadcast_i32x4(all, 0xf000, load(i + 12));
-        }
-        transpose_within(fours)
-    }
-}
-
-/// Of pairs of bf16, a lane a matrix row, the first `groups` as f32: 16 of a group, the next group's 32 behind.
-#[inline(always)]
-unsafe fn store_pair(both: __m512i, groups: usize, out: *mut f32) {
-    // SAFETY: the caller's memory has room for `groups` of them, and its processor AVX-512.
-    unsafe {
-        // a bf16 is the upper half of an f32: of each pair the first group is the low half
-        if groups > 0 {
-            _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(both, 16));
-        }
-        if groups > 1 {
-            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-            _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(both, upper));
-        }
-    }
-}
-
 /// How far ahead of their use weights are fetched into the second-level cache, in bytes. On a Zen 4 server, weights from memory
 /// through one thread: 27 GB/s at 8, 16 and 32 KiB, 21 at 4, 23 without.
 const AHEAD: usize = 16 << 10;
@@ -534,12 +368,6 @@ const AHEAD: usize = 16 << 10;
 /// How many blocks of [`OUTPUTS`] rows ahead scales are fetched: at one block, products of 2,048 inputs with one row took a seventh
 /// longer; at 8 and 16 as long as at 4.
 const BLOCKS_AHEAD: usize = 4;
-
-/// The first `left` of 64 bytes.
-#[inline(always)]
-fn mask_bytes(left: usize) -> __mmask64 {
-    if left >= 64 { !0 } else { (1 << left) - 1 }
-}
 
 /// Adds to each i32 the products of four unsigned with four signed bytes. Without VNNI, sums of two products must fit i16:
 /// they do for weights below 16 (and up to 128).
@@ -556,94 +384,8 @@ unsafe fn multiply<const VNNI: bool>(sums: __m512i, unsigned: __m512i, signed: _
     }
 }
 
-/// The transpose of 16 rows of 16 values of 32 bits.
+/// The first `left` of 64 bytes.
 #[inline(always)]
-unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller's processor has AVX-512.
-    unsafe {
-        let zero = _mm512_setzero_si512();
-        // of 4 rows, within each quarter: column c of the quarter
-        let mut fours = [[zero; 4]; 4];
-        for i in 0..4 {
-            fours[i] = transpose_within([rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]]);
-        }
-        let mut out = [zero; 16];
-        for column in 0..4 {
-            let quarters =
-                transpose_quarters([fours[0][column], fours[1][column], fours[2][column], fours[3][column]]);
-            for (quarter, values) in quarters.into_iter().enumerate() {
-                out[4 * quarter + column] = values;
-            }
-        }
-        out
-    }
-}
-
-/// Up to 8 values of 16 bits from byte `from` on of each row, as pairs: of the first two, lanes are rows, and so on.
-#[inline(always)]
-unsafe fn transpose_eights(rows: &[*const u8; 16], from: usize, left: usize) -> [__m512i; 4] {
-    // SAFETY: the caller's rows have `left` values there, and its processor has AVX-512.
-    unsafe {
-        let load = |row: usize| {
-            let at = rows[row].add(from);
-            if left == 8 {
-                _mm_loadu_si128(at.cast())
-            } else {
-                _mm_maskz_loadu_epi16((1 << left) - 1, at.cast())
-            }
-        };
-        let mut fours = [_mm512_setzero_si512(); 4];
-        for (i, four) in fours.iter_mut().enumerate() {
-            let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(i)), load(i + 4));
-            let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(i + 8)), load(i + 12));
-            *four = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-        }
-        transpose_within(fours)
-    }
-}
-
-/// Within each 128 bits, the transpose of 4 rows of 4 values of 32 bits.
-#[inline(always)]
-unsafe fn transpose_within(rows: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller's processor has AVX-512.
-    unsafe {
-        let (a, b) = (_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpacklo_epi32(rows[2], rows[3]));
-        let (c, d) = (_mm512_unpackhi_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[2], rows[3]));
-        [
-            _mm512_unpacklo_epi64(a, b),
-            _mm512_unpackhi_epi64(a, b),
-            _mm512_unpacklo_epi64(c, d),
-            _mm512_unpackhi_epi64(c, d),
-        ]
-    }
-}
-
-/// The transpose of 4 rows of 4 values of 128 bits.
-#[inline(always)]
-unsafe fn transpose_quarters(rows: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller's processor has AVX-512.
-    unsafe {
-        let [a, b, c, d] = rows;
-        let (ab_low, ab_high) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
-        let (cd_low, cd_high) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
-        [
-            _mm512_shuffle_i32x4::<0x88>(ab_low, cd_low),
-            _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low),
-            _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
-            _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
-        ]
-    }
-}
-
-/// For each quarter of the lanes the sums of its 4 values, of all four vectors.
-#[inline(always)]
-unsafe fn add_runs(all: [__m512i; 4]) -> __m512i {
-    // SAFETY: the caller's processor has AVX-512.
-    unsafe {
-        let pair = |a: __m512i, b: __m512i| {
-            _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
-        };
-        let (a, b) = (pair(all[0], all[1]), pair(all[2], all[3]));
-        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
-    }
+fn mask_bytes(left: usize) -> __mmask64 {
+    if left >= 64 { !0 } else { (1 << left) - 1 }
 }
