@@ -72,3 +72,17 @@ def test_errors_and_models(lily):
 
 def test_the_health_route(lily):
     assert lily.get("/health") == {"status": "ok"}
+
+
+def test_answers_that_stay_are_computed_once_more_and_kept(lily):
+    """With reasoning that stays in the prompt, each turn's prompt begins with all of the one before it."""
+    client, messages, before = lily.client(), [], 0
+    options = {"model": "any", "temperature": 0, "max_tokens": 200, "extra_body": {"preserve_thinking": True}}
+    for question in ["What is the capital of Japan?", "And of France?", "And of Italy?"]:
+        messages.append({"role": "user", "content": question})
+        answer = client.chat.completions.create(messages=messages, **options)
+        # The last tokens of a prompt are always computed: they open the answer.
+        assert answer.usage.prompt_tokens_details.cached_tokens >= before - 2
+        before = answer.usage.prompt_tokens
+        said = answer.choices[0].message
+        messages.append({"role": "assistant", "content": said.content, "reasoning_content": said.reasoning_content})

@@ -129,3 +129,25 @@ fn a_key_in_an_address_is_no_key() {
         );
     }
 }
+
+#[test]
+fn compressed_bodies_are_named() {
+    let server = start();
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let send = |encoding: &str| {
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
+        let length = body.len();
+        server.raw(
+            format!("{head}\r\nContent-Encoding: {encoding}\r\nContent-Length: {length}\r\n\r\n{body}")
+                .as_bytes(),
+        )
+    };
+    for encoding in ["gzip", "zstd", "identity, br"] {
+        let reply = send(encoding);
+        assert_eq!(reply.error(), (415, "unsupported_media_type".into()), "{encoding}");
+        assert!(reply.text().contains("Content-Encoding"), "{}", reply.text());
+    }
+    for encoding in ["identity", "utf-8", ""] {
+        assert_eq!(send(encoding).status, 200, "{encoding}");
+    }
+}

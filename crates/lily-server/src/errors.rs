@@ -72,7 +72,7 @@ pub(crate) const TABLE: [Row; 25] = [
     row(Kind::MethodNotAllowed, 405, REQUEST, "method_not_allowed", "The path exists, with another method (see `Allow`)."),
     row(Kind::BodyTimeout, 408, REQUEST, "body_timeout", "The body did not arrive in time."),
     row(Kind::BodyTooLarge, 413, REQUEST, "body_too_large", "The body is larger than the limit."),
-    row(Kind::MediaType, 415, REQUEST, "unsupported_media_type", "`Content-Type` is not `application/json`."),
+    row(Kind::MediaType, 415, REQUEST, "unsupported_media_type", "`Content-Type` is not `application/json`, or the body is compressed."),
     row(Kind::QueueFull, 429, "rate_limit_error", "queue_full", "Too many requests wait; `Retry-After` guesses when a place is free."),
     row(Kind::KeyBusy, 429, "rate_limit_error", "key_busy", "The API key has as many requests running as `--requests-per-key` allows; `Retry-After` is set."),
     row(Kind::Internal, 500, SERVER, "internal_error", "A fault of the server. Other requests are not affected."),

@@ -100,7 +100,7 @@ const ACCEPTED: &[Field] = &[
     accepted("prompt_cache_retention", "any", ""),
     accepted("cache_prompt", "any", "Prefixes are reused where that cannot change the answer."),
     accepted("client_metadata", "any", ""),
-    accepted("context_management", "any", "The conversation is taken as it is sent."),
+    accepted("context_management", "any", "The conversation is taken as it is sent. On `/v1/messages`, `clear_thinking_...` with `keep: \"all\"` counts as `preserve_thinking: true`."),
     accepted("verbosity", "any", "A hint for OpenAI's own models."),
 ];
 
@@ -157,12 +157,12 @@ const COMPLETIONS_OWN: &[Field] = &[
 /// Of Anthropic's messages alone.
 #[rustfmt::skip]
 const MESSAGES_OWN: &[Field] = &[
-    supported("messages", "array, at least 1", "The conversation. Roles user, assistant and system, in any order; content as a string or as blocks (text, thinking, tool_use, tool_result). A last message of the assistant is continued."),
+    supported("messages", "array, at least 1", "The conversation. Roles user, assistant and system, in any order; content as a string or as blocks (text, thinking, tool_use, tool_result, documents that are text, search results, references to tools, tools that are added or removed on the way). What hosted tools left behind is left out. A last message of the assistant is continued."),
     supported("system", "string or array of text blocks", "Stands before the conversation. A first block that begins with `x-anthropic-billing-header:` is left out: it differs with every request."),
     supported("max_tokens", "integer, 1 to 2147483647", "Most tokens of the answer, reasoning included. Optional here: the rest of the context."),
     supported("stop_sequences", "array of at most 16, each of 1 to 1024 bytes", "The answer ends before the first of these."),
     supported("stream", "boolean", "Server-sent events. Default false."),
-    supported("tools", "array", "Each `{\"name\", \"description\", \"input_schema\"}`. Tools of Anthropic's own types are left out, and logged once."),
+    supported("tools", "array", "Each `{\"name\", \"description\", \"input_schema\"}`. One with `defer_loading: true` is shown to the model where a `tool_reference` or a `tool_addition` names it, and not in front. Tools of Anthropic's own types are left out, and logged once."),
     supported("tool_choice", "object", "`{\"type\": \"auto\"}` (the default) or `none`; `disable_parallel_tool_use`. `any` and `tool` are a 400: they are not offered yet."),
     supported("thinking", "object", "`{\"type\": \"enabled\" | \"adaptive\" | \"disabled\"}`. Without it the model does not reason. `budget_tokens` as `thinking_budget` of chat completions."),
     supported("output_config", "object", "`effort` has no effect: how much effort is not something this model can be told. `format` is a 400."),

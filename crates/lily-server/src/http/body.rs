@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
@@ -67,10 +67,28 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(Kind::MediaType.error(message))
 }
 
+/// Bodies are taken as they are: a compressed one would only be called bad JSON.
+fn refuse_compression(headers: &HeaderMap) -> Result<(), ApiError> {
+    for value in headers.get_all(CONTENT_ENCODING) {
+        let found = value.to_str().unwrap_or("?");
+        // The second says nothing about compression, but some clients send it.
+        let plain =
+            |name: &str| matches!(name.trim().to_ascii_lowercase().as_str(), "" | "identity" | "utf-8");
+        if !found.split(',').all(plain) {
+            let message = format!(
+                "Content-Encoding is {found:?}, and bodies are taken uncompressed only: leave it out"
+            );
+            return Err(Kind::MediaType.error(message));
+        }
+    }
+    Ok(())
+}
+
 /// The body of a request that has to be JSON.
 async fn take(request: Request, shared: &Shared) -> Result<HeldBody, ApiError> {
     let (parts, body) = request.into_parts();
     require_json(&parts.headers)?;
+    refuse_compression(&parts.headers)?;
     read(&parts.headers, body, &shared.bodies, &shared.config).await
 }
 

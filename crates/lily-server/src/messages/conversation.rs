@@ -3,7 +3,8 @@
 use lily_text::{Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
-use crate::errors::{ApiError, Kind, brief};
+use crate::errors::{ApiError, Kind};
+use crate::messages::blocks::Blocks;
 use crate::read::Fields;
 use crate::request::missing;
 
@@ -12,14 +13,14 @@ use crate::request::missing;
 const BILLING: &str = "x-anthropic-billing-header:";
 
 /// `system`.
-pub(crate) fn system(value: &Value) -> Result<Option<Message>, ApiError> {
+pub(crate) fn system(value: &Value, blocks: &mut Blocks) -> Result<Option<Message>, ApiError> {
     let mut texts = Vec::new();
     match value {
         Value::Null => {}
-        Value::String(text) => texts.push(text.as_str()),
-        Value::Array(blocks) => {
-            for (at, block) in blocks.iter().enumerate() {
-                texts.push(text_block(block, &format!("system[{at}]"))?);
+        Value::String(text) => texts.push(text.into()),
+        Value::Array(list) => {
+            for (at, block) in list.iter().enumerate() {
+                texts.push(blocks.text(block, &format!("system[{at}]"))?);
             }
         }
         other => return Err(ApiError::value("system", other, "a string or an array of text blocks")),
@@ -32,7 +33,7 @@ pub(crate) fn system(value: &Value) -> Result<Option<Message>, ApiError> {
 }
 
 /// `messages`.
-pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, ApiError> {
+pub(crate) fn messages(value: &Value, blocks: &mut Blocks) -> Result<Vec<Message>, ApiError> {
     let list = match value {
         Value::Null => return Err(missing("messages", "an array of messages")),
         Value::Array(list) => list,
@@ -46,7 +47,8 @@ pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, ApiError> {
         };
         let role = role(fields, &path)?;
         let content = fields.get("content").unwrap_or(&Value::Null);
-        Turn::new(role, &mut messages).read(content, &format!("{path}.content"))?;
+        Turn { message: Message::new(role, ""), any: false, out: &mut messages, blocks }
+            .read(content, &format!("{path}.content"))?;
     }
     Ok(messages)
 }
@@ -71,18 +73,15 @@ fn role(fields: &Map<String, Value>, path: &str) -> Result<Role, ApiError> {
 }
 
 /// One message, which may become several: each tool result is a turn of its own.
-struct Turn<'a> {
+struct Turn<'a, 'b> {
     message: Message,
     /// Something was added to `message`.
     any: bool,
     out: &'a mut Vec<Message>,
+    blocks: &'a mut Blocks<'b>,
 }
 
-impl<'a> Turn<'a> {
-    fn new(role: Role, out: &'a mut Vec<Message>) -> Self {
-        Turn { message: Message::new(role, ""), any: false, out }
-    }
-
+impl Turn<'_, '_> {
     fn read(mut self, content: &Value, path: &str) -> Result<(), ApiError> {
         match content {
             Value::Null => {}
@@ -103,8 +102,7 @@ impl<'a> Turn<'a> {
 
     fn block(&mut self, block: &Value, path: &str) -> Result<(), ApiError> {
         let Value::Object(fields) = block else {
-            self.text(text_block(block, path)?);
-            return Ok(());
+            return self.text(block, path);
         };
         let prefix = format!("{path}.");
         let read = Fields::new(fields, &prefix);
@@ -130,14 +128,15 @@ impl<'a> Turn<'a> {
             }
             // Encrypted by another server: nothing that a model could read.
             Some("redacted_thinking") => {}
-            _ => self.text(text_block(block, path)?),
+            _ => self.text(block, path)?,
         }
         Ok(())
     }
 
-    fn text(&mut self, text: &str) {
-        join(&mut self.message.content, text);
+    fn text(&mut self, block: &Value, path: &str) -> Result<(), ApiError> {
+        join(&mut self.message.content, &self.blocks.text(block, path)?);
         self.any = true;
+        Ok(())
     }
 
     fn tool_result(&mut self, fields: Fields, path: &str) -> Result<(), ApiError> {
@@ -148,7 +147,7 @@ impl<'a> Turn<'a> {
             Some(Value::String(text)) => result.content.push_str(text),
             Some(Value::Array(blocks)) => {
                 for (at, block) in blocks.iter().enumerate() {
-                    join(&mut result.content, text_block(block, &format!("{path}.content[{at}]"))?);
+                    join(&mut result.content, &self.blocks.text(block, &format!("{path}.content[{at}]"))?);
                 }
             }
             Some(other) => {
@@ -169,33 +168,9 @@ impl<'a> Turn<'a> {
 }
 
 /// Blocks stand on lines of their own.
-fn join(text: &mut String, more: &str) {
+pub(super) fn join(text: &mut String, more: &str) {
     if !text.is_empty() && !more.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
     text.push_str(more);
-}
-
-fn text_block<'a>(block: &'a Value, path: &str) -> Result<&'a str, ApiError> {
-    let fields = match block {
-        Value::String(text) => return Ok(text),
-        Value::Null => return Ok(""),
-        Value::Object(fields) => fields,
-        other => return Err(ApiError::value(path, other, "a block of type \"text\"")),
-    };
-    let prefix = format!("{path}.");
-    let read = Fields::new(fields, &prefix);
-    match read.string("type")? {
-        Some("text") => {
-            read.string("text")?;
-            Ok(fields.get("text").and_then(Value::as_str).unwrap_or_default())
-        }
-        Some(kind) => {
-            let kind = brief(&Value::from(kind));
-            let message =
-                format!("{path}: content of type {kind} is not supported: this model reads text only");
-            Err(Kind::InvalidMessages.error(message).at(path))
-        }
-        None => Err(missing(format!("{prefix}type"), "\"text\"")),
-    }
 }

@@ -1,5 +1,6 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's protocol over the internal job and its events.
 
+mod blocks;
 mod conversation;
 mod errors;
 mod handler;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::errors::{ApiError, Kind};
 use crate::job::Job;
+use crate::messages::blocks::{Blocks, keeps_thinking};
 use crate::messages::conversation;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
@@ -26,7 +27,7 @@ pub(crate) struct MessageRequest {
 pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<MessageRequest, ApiError> {
     unfold_extra_body(&mut body)?;
     let mut unknown = unknown_names(&body, &MESSAGES)?;
-    let tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
+    let mut tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
     let fields = Fields::new(&body, "");
     check_model(fields, service)?;
     check_output(fields)?;
@@ -36,8 +37,9 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let budget = budget(fields, template_options(fields, &Map::new())?)?;
+    let conversation = conversation(&body, &mut tools, &mut unknown)?;
     let tool_use = tools.tool_use();
-    let prompt = render(&body, tools.offered, service)?;
+    let prompt = conversation.prompt(&service.text)?;
     let job = Job {
         prompt,
         max_tokens,
@@ -58,26 +60,34 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
 pub(crate) fn prompt(mut body: Map<String, Value>, service: &Service) -> Result<Prompt, ApiError> {
     unfold_extra_body(&mut body)?;
     let mut unknown = unknown_names(&body, &MESSAGES)?;
-    let tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
+    let mut tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
     check_model(Fields::new(&body, ""), service)?;
-    render(&body, tools.offered, service)
+    conversation(&body, &mut tools, &mut unknown)?.prompt(&service.text)
 }
 
-fn render(body: &Map<String, Value>, tools: Vec<Value>, service: &Service) -> Result<Prompt, ApiError> {
+fn conversation(
+    body: &Map<String, Value>,
+    tools: &mut Tools,
+    left_out: &mut Vec<String>,
+) -> Result<Conversation, ApiError> {
     let (fields, empty) = (Fields::new(body, ""), Map::new());
     let options = template_options(fields, &empty)?;
     let wishes =
         [thinking_field(fields)?, fields.boolean("enable_thinking")?, options.boolean("enable_thinking")?];
-    let preserve_thinking = fields.boolean("preserve_thinking")?.or(options.boolean("preserve_thinking")?);
-    let mut messages = conversation::messages(body.get("messages").unwrap_or(&Value::Null))?;
-    let system = conversation::system(body.get("system").unwrap_or(&Value::Null))?;
+    let preserve_thinking = fields
+        .boolean("preserve_thinking")?
+        .or(options.boolean("preserve_thinking")?)
+        .or_else(|| keeps_thinking(body));
+    let blocks = &mut Blocks { tools, left_out };
+    let mut messages = conversation::messages(body.get("messages").unwrap_or(&Value::Null), blocks)?;
+    let system = conversation::system(body.get("system").unwrap_or(&Value::Null), blocks)?;
     if let (Some(system), false) = (system, messages.is_empty()) {
         messages.insert(0, system);
     }
     // Who says nothing about it does not expect it.
     let thinking = Some(wishes.into_iter().flatten().next().unwrap_or(false));
-    Conversation { messages, tools, thinking, preserve_thinking, continued: true, opens_turn: true }
-        .prompt(&service.text)
+    let tools = tools.offered.clone();
+    Ok(Conversation { messages, tools, thinking, preserve_thinking, continued: true, opens_turn: true })
 }
 
 fn check_output(fields: Fields) -> Result<(), ApiError> {

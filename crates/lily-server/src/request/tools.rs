@@ -26,6 +26,10 @@ pub(crate) enum Form {
 pub(crate) struct Tools {
     /// To be rendered, in the form of chat completions; empty where no call may be made.
     pub(crate) offered: Vec<Value>,
+    /// May be called as well, but the model is shown them where the conversation refers to them, and not in front: a tool
+    /// that is found on the way would otherwise change the beginning of every later prompt.
+    deferred: Vec<Value>,
+    may_call: bool,
     parallel: bool,
 }
 
@@ -44,26 +48,65 @@ impl Tools {
                 (may_call(choice)?, Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true))
             }
         };
-        let mut offered = match body.remove("tools") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(tools)) => functions(tools, form, unknown)?,
+        let mut tools = Tools { may_call, parallel, ..Tools::default() };
+        match body.remove("tools") {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(list)) => tools.read(list, form, unknown)?,
             Some(other) => return Err(ApiError::value("tools", &other, "an array of tools")),
-        };
-        if !may_call {
-            offered.clear();
         }
-        Ok(Tools { offered, parallel })
+        if tools.offered.is_empty() {
+            // Nothing is there that could find the others.
+            std::mem::swap(&mut tools.offered, &mut tools.deferred);
+        }
+        if !may_call {
+            tools.offered.clear();
+            tools.deferred.clear();
+        }
+        Ok(tools)
+    }
+
+    /// A tool that the conversation defines on its way, in Anthropic's form; what the model is shown there.
+    pub(crate) fn define(&mut self, tool: &Map<String, Value>, path: &str) -> Result<String, ApiError> {
+        let prefix = format!("{path}.");
+        check_function(tool, &prefix, "input_schema")?;
+        let tool = message_function(tool.clone());
+        let shown = shown(&tool);
+        if self.may_call {
+            self.deferred.push(tool);
+        }
+        Ok(shown)
+    }
+
+    /// What the model is shown where the conversation refers to this tool: its definition, if it was kept back.
+    pub(crate) fn referred(&self, name: &str) -> String {
+        let found = self.deferred.iter().find(|tool| tool["function"]["name"] == name);
+        found.map_or_else(|| name.to_owned(), shown)
     }
 
     /// How calls are read from an answer; `None` where none may be made.
     pub(crate) fn tool_use(&self) -> Option<ToolUse> {
-        let any = !self.offered.is_empty();
-        any.then(|| ToolUse {
-            parser: ToolCallParser::new(&self.offered),
-            reasoning: ReasoningCalls::new(&self.offered),
+        let all: Vec<Value> = self.offered.iter().chain(&self.deferred).cloned().collect();
+        (!all.is_empty()).then(|| ToolUse {
+            parser: ToolCallParser::new(&all),
+            reasoning: ReasoningCalls::new(&all),
             parallel: self.parallel,
         })
     }
+
+    fn read(&mut self, tools: Vec<Value>, form: Form, unknown: &mut Vec<String>) -> Result<(), ApiError> {
+        for (at, tool) in tools.into_iter().enumerate() {
+            let later = form == Form::Messages && tool["defer_loading"] == true;
+            if let Some(function) = function(tool, &format!("tools[{at}]"), form, unknown)? {
+                if later { self.deferred.push(function) } else { self.offered.push(function) }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A definition as the checkpoint's template writes it.
+fn shown(tool: &Value) -> String {
+    format!("<tools>\n{tool}\n</tools>")
 }
 
 /// Anthropic's form: whether the model may call, and more than once.
@@ -108,57 +151,60 @@ fn unsupported_choice(what: &str) -> ApiError {
     Kind::Unsupported.error(message).at("tool_choice")
 }
 
-fn functions(tools: Vec<Value>, form: Form, unknown: &mut Vec<String>) -> Result<Vec<Value>, ApiError> {
-    let mut functions = Vec::with_capacity(tools.len());
-    for (at, tool) in tools.into_iter().enumerate() {
-        let path = format!("tools[{at}]");
-        let Value::Object(mut fields) = tool else {
-            return Err(ApiError::value(&path, &tool, "an object"));
-        };
-        let prefix = format!("{path}.");
-        let own_type = match form {
-            Form::Chat | Form::Responses => "function",
-            Form::Messages => "custom",
-        };
-        match Fields::new(&fields, &prefix).string("type")? {
-            Some(kind) if kind == own_type => {}
-            Some(other) => {
-                unknown.push(format!("tools[].type={other}"));
-                continue;
-            }
-            None if form == Form::Messages => {}
-            None => return Err(missing(format!("{path}.type"), "\"function\"")),
+/// A tool in the form of chat completions; `None` for a type that is left out.
+fn function(
+    tool: Value,
+    path: &str,
+    form: Form,
+    unknown: &mut Vec<String>,
+) -> Result<Option<Value>, ApiError> {
+    let Value::Object(mut fields) = tool else {
+        return Err(ApiError::value(path, &tool, "an object"));
+    };
+    let prefix = format!("{path}.");
+    let own_type = match form {
+        Form::Chat | Form::Responses => "function",
+        Form::Messages => "custom",
+    };
+    match Fields::new(&fields, &prefix).string("type")? {
+        Some(kind) if kind == own_type => {}
+        Some(other) => {
+            unknown.push(format!("tools[].type={other}"));
+            return Ok(None);
         }
-        functions.push(match form {
-            Form::Chat => {
-                let path = format!("{prefix}function");
-                let Some(function) = Fields::new(&fields, &prefix).object("function")? else {
-                    return Err(missing(path, "an object with a `name`"));
-                };
-                check_function(function, &format!("{path}."), "parameters")?;
-                Value::Object(fields)
-            }
-            Form::Responses => {
-                check_function(&fields, &prefix, "parameters")?;
-                fields.remove("type");
-                json!({"type": "function", "function": fields})
-            }
-            Form::Messages => {
-                check_function(&fields, &prefix, "input_schema")?;
-                // The rest (cache_control and the like) is not for the model.
-                let mut function = Map::new();
-                for (from, to) in
-                    [("name", "name"), ("description", "description"), ("input_schema", "parameters")]
-                {
-                    if let Some(value) = fields.remove(from) {
-                        function.insert(to.to_owned(), value);
-                    }
-                }
-                json!({"type": "function", "function": function})
-            }
-        });
+        None if form == Form::Messages => {}
+        None => return Err(missing(format!("{path}.type"), "\"function\"")),
     }
-    Ok(functions)
+    Ok(Some(match form {
+        Form::Chat => {
+            let path = format!("{prefix}function");
+            let Some(function) = Fields::new(&fields, &prefix).object("function")? else {
+                return Err(missing(path, "an object with a `name`"));
+            };
+            check_function(function, &format!("{path}."), "parameters")?;
+            Value::Object(fields)
+        }
+        Form::Responses => {
+            check_function(&fields, &prefix, "parameters")?;
+            fields.remove("type");
+            json!({"type": "function", "function": fields})
+        }
+        Form::Messages => {
+            check_function(&fields, &prefix, "input_schema")?;
+            message_function(fields)
+        }
+    }))
+}
+
+/// From Anthropic's form. What is not for the model (`cache_control` and the like) is left behind.
+fn message_function(mut fields: Map<String, Value>) -> Value {
+    let mut function = Map::new();
+    for (from, to) in [("name", "name"), ("description", "description"), ("input_schema", "parameters")] {
+        if let Some(value) = fields.remove(from) {
+            function.insert(to.to_owned(), value);
+        }
+    }
+    json!({"type": "function", "function": function})
 }
 
 fn check_function(function: &Map<String, Value>, prefix: &str, schema: &str) -> Result<(), ApiError> {
