@@ -29,6 +29,10 @@ impl Messages {
                 for (at, item) in items.into_iter().enumerate() {
                     messages.item(item, &format!("input[{at}]"))?;
                 }
+                // As the empty string: some clients ask so whether the server is there.
+                if messages.list.is_empty() {
+                    messages.add("input", json!({"role": "user", "content": ""}));
+                }
             }
             Some(other) => return Err(ApiError::value("input", &other, "a string or an array of items")),
         }
