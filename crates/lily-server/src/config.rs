@@ -43,6 +43,9 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// Time for a request body to arrive.
     pub body_timeout: Duration,
+    /// A client that takes nothing of its answer for this long is let go, so that it cannot hold its connection, its answer
+    /// and a place in the engine.
+    pub write_timeout: Duration,
     /// A stream that says nothing for this long gets a comment line, so that nothing between server and client takes
     /// the silence of a long prefill for a dead connection.
     pub keep_alive: Duration,
@@ -72,6 +75,7 @@ impl Default for ServerConfig {
             max_connections: 512,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             drain_grace: Duration::from_secs(30),
             max_preparing: std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)),

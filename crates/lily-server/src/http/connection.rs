@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_io_timeout::TimeoutWriter;
 
 use crate::errors::Kind;
 use crate::http::door::{Incoming, Wire};
@@ -35,6 +36,9 @@ pub(crate) async fn serve(incoming: Incoming, shared: Arc<Shared>, router: Route
         () = shared.reached(Phase::Draining) => None,
     };
     let Some(stream) = opened else { return };
+    let mut timed = TimeoutWriter::new(stream);
+    timed.set_timeout(Some(config.write_timeout));
+    let stream: Box<dyn Wire> = Box::new(Box::pin(timed));
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.header_timeout)
