@@ -182,7 +182,7 @@ class Bench:
         engines = [e for e in self.engines if e.weights == weights.form]
         if not weights.complete:
             self.in_time(weights.bytes / MAKING + 60)
-        weights.make()
+        weights.ready()
         for engine in engines:
             for case in self.cases():
                 if left := self.left(preset, engine, case):
@@ -193,7 +193,7 @@ class Bench:
     def alternate(self, preset, weights):
         """Round after round; who goes first alternates too."""
         for w in weights.values():
-            w.make()
+            w.ready()
         for i in range(self.args.rounds):
             for case in self.cases():
                 for engine in self.engines[:: 1 if i % 2 == 0 else -1]:

@@ -1,4 +1,5 @@
 """Random weights of the sizes of a preset, made when they are wanted and deleted afterwards."""
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,15 @@ class Weights:
     @property
     def complete(self):
         return (self.path / "config.json").exists() if self.form == "mlx" else self.path.exists()
+
+    def ready(self):
+        """Makes them, and has them read from disk by the engine itself: how a file is cached, in small pages or huge ones, is up to
+        whoever read or wrote it first, and Lily's decode is a fifth slower from small ones."""
+        self.make()
+        for file in [self.path] if self.path.is_file() else self.path.iterdir():
+            with open(file, "rb") as f:
+                os.fsync(f.fileno())
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def make(self):
         if self.complete:
