@@ -134,7 +134,15 @@ fn others() -> Vec<(&'static str, Value)> {
                         {"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "c"},
                         {"type": "tool_use", "id": "t", "name": "f", "input": {"a": [1]}},
                     ]},
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}]}]},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [
+                        {"type": "text", "text": "r"}, {"type": "tool_reference", "tool_name": "g"},
+                    ]}]},
+                    {"role": "system", "content": [
+                        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "h", "input_schema": {}}}},
+                        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}},
+                        {"type": "document", "title": "t", "source": {"type": "content", "content": [{"type": "text", "text": "d"}]}},
+                        {"type": "search_result", "title": "t", "source": "s", "content": [{"type": "text", "text": "e"}]},
+                    ]},
                 ],
                 "tools": [{"name": "f", "description": "d", "input_schema": schema}], "tool_choice": {"type": "auto"},
                 "stop_sequences": ["q"], "temperature": 1, "output_config": {"effort": "low"}, "metadata": {"user_id": "u"},
