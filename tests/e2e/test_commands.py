@@ -470,7 +470,7 @@ def sizes(value):
 
 
 def test_help_has_examples(lily):
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench", "eval"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "pack", "bench", "eval"]:
         done = lily(command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout and "LILY_" in done.stdout, command
 
@@ -511,5 +511,5 @@ def test_a_reader_that_leaves_is_no_error(lily_bin):
 
 def test_readme_names_the_commands():
     readme = (ROOT / "README.md").read_text()
-    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "bench", "eval"]:
+    for command in ["run", "chat", "serve", "inspect", "doctor", "logits", "plan", "synth", "pack", "bench", "eval"]:
         assert f"lily {command}" in readme

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lily_kernels::Kernel;
-use lily_model::device::{Batch, Device, Room, StatePart, TensorSource};
+use lily_model::device::{self, Batch, Device, Room, Span, StatePart, TensorSource, Trace};
 use lily_model::plan::{Buffer, Launch, Plan, Profile, View};
 use lily_model::{DeviceError, Geometry, SequenceId, SnapshotId};
 
@@ -66,6 +66,7 @@ pub struct CpuDevice {
     logits: Block,
     rows: Block,
     state: State,
+    trace: Option<Trace>,
 }
 
 impl CpuDevice {
@@ -91,6 +92,7 @@ impl CpuDevice {
             logits: Block::default(),
             rows: Block::default(),
             state: State::new(geometry, options.state_bytes),
+            trace: None,
         })
     }
 
@@ -283,6 +285,11 @@ impl Device for CpuDevice {
         self.state.make_up(sequence, tokens)
     }
 
+    fn trace(&mut self, trace: Trace) -> Result<(), DeviceError> {
+        self.trace = Some(trace);
+        Ok(())
+    }
+
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {
         if let Some(launch) = plan.launches.iter().find(|l| !kernels::offers(&l.kernel)) {
             let name = launch.kernel.name();
@@ -309,6 +316,7 @@ impl Device for CpuDevice {
         };
         let (loops, threads) = (self.loops, self.pool.threads());
         for stage in &plan.stages {
+            let start = self.trace.is_some().then(device::clock);
             let launches = &plan.launches[stage.clone()];
             let mut prepared = Vec::with_capacity(launches.len());
             let mut tasks = 0;
@@ -332,6 +340,9 @@ impl Device for CpuDevice {
             if !done {
                 let labels: Vec<&str> = launches.iter().map(|l| l.label).collect();
                 return Err(DeviceError::Failed(format!("a task panicked in {}", labels.join(", "))));
+            }
+            if let (Some(trace), Some(start)) = (&self.trace, start) {
+                trace(&device::stage_label(plan, stage), Span { start, end: device::clock() });
             }
         }
         Ok(())

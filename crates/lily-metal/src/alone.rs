@@ -10,14 +10,13 @@ use crate::pipelines::Dialect;
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Compiles a launch's text, runs it over these buffers (number and content), and returns what they hold then.
-pub(crate) fn run<G: Gpu>(
+/// The pipeline of a launch.
+pub(crate) fn pipeline<G: Gpu>(
     gpu: &G,
     dialect: Dialect,
     dispatch: &Dispatch,
     activation: Activation,
-    buffers: &[(usize, &[u8])],
-) -> Result<Vec<Vec<u8>>, GpuError> {
+) -> Result<G::Pipeline, GpuError> {
     let text = dispatch.text;
     let library = gpu.library(&metal_unit(text, activation, dialect.tensors), dialect.language)?;
     let kinds = text.constants.iter().map(|(kind, _)| word_kind(kind));
@@ -32,6 +31,38 @@ pub(crate) fn run<G: Gpu>(
         let text = format!("launched with {threads} threads, and its registers allow {}", limits.threads);
         return Err(GpuError::new(Fault::Compiler, text));
     }
+    Ok(pipeline)
+}
+
+/// Writes a launch down, with these buffers by number.
+pub(crate) fn launch<'a, C: Commands>(
+    commands: &mut C,
+    pipeline: &C::Pipeline,
+    dispatch: &Dispatch,
+    buffers: impl Iterator<Item = (usize, &'a C::Buffer)>,
+) where
+    C::Buffer: 'a,
+{
+    commands.pipeline(pipeline);
+    buffers.for_each(|(number, buffer)| commands.buffer(number, buffer, 0));
+    if let Some(number) = dispatch.text.value_buffer() {
+        commands.words(number, &dispatch.params);
+    }
+    for (index, bytes) in dispatch.threadgroup_bytes.iter().enumerate() {
+        commands.threadgroup_memory(index, *bytes);
+    }
+    commands.dispatch(dispatch.grid, dispatch.threads);
+}
+
+/// Compiles a launch's text, runs it over these buffers (number and content), and returns what they hold then.
+pub(crate) fn run<G: Gpu>(
+    gpu: &G,
+    dialect: Dialect,
+    dispatch: &Dispatch,
+    activation: Activation,
+    buffers: &[(usize, &[u8])],
+) -> Result<Vec<Vec<u8>>, GpuError> {
+    let pipeline = pipeline(gpu, dialect, dispatch, activation)?;
     let filled = |bytes: &[u8]| {
         gpu.buffer("alone", bytes.len().max(1), &mut |to| to[..bytes.len()].copy_from_slice(bytes))
     };
@@ -39,16 +70,8 @@ pub(crate) fn run<G: Gpu>(
         .iter()
         .map(|(number, bytes)| Ok((*number, filled(bytes)?, bytes.len())))
         .collect::<Result<_, GpuError>>()?;
-    let mut commands = gpu.begin(text.name)?;
-    commands.pipeline(&pipeline);
-    made.iter().for_each(|(number, buffer, _)| commands.buffer(*number, buffer, 0));
-    if let Some(number) = text.value_buffer() {
-        commands.words(number, &dispatch.params);
-    }
-    for (index, bytes) in dispatch.threadgroup_bytes.iter().enumerate() {
-        commands.threadgroup_memory(index, *bytes);
-    }
-    commands.dispatch(dispatch.grid, dispatch.threads);
+    let mut commands = gpu.begin(dispatch.text.name)?;
+    launch(&mut commands, &pipeline, dispatch, made.iter().map(|(number, buffer, _)| (*number, buffer)));
     if commands.submit().wait(PATIENCE)?.is_none() {
         let text = format!("not done after {} seconds", PATIENCE.as_secs());
         return Err(GpuError::new(Fault::Timeout, text));

@@ -1,19 +1,18 @@
 //! The device: sequences, buffers and runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use lily_model::device::{
-    self, Batch, Choices, Device, Layout, Place, Room, Sequences, StatePart, StepLayout, TensorSource, Watch,
+    self, Batch, Choices, Device, Place, Room, Sequences, StatePart, StepLayout, TensorSource, Trace, Watch,
 };
-use lily_model::plan::{Phase, Plan, Profile, Tail, Target, check_limits};
+use lily_model::plan::{Plan, Profile, Tail, Target, check_limits};
 use lily_model::{DeviceError, Geometry, LayerKind, Packing, SequenceId, SnapshotId, Weights};
 
 use crate::buffers::{At, Bound, Buffers, bytes_of, words_of};
 use crate::estimate::Rates;
-use crate::gpu::{Block, Commands, Gpu, Span};
+use crate::gpu::{Block, Commands, Gpu, QueueKind};
 use crate::hand_over::Underway;
-use crate::load::{BLOCK, load};
+use crate::load::{self, Loaded};
 use crate::pipelines::{Dialect, Pipelines};
 use crate::pool::Pool;
 use crate::prepared::{Bindings, PlanKey, Prepared, Work, dispatches};
@@ -21,9 +20,6 @@ use crate::queue::{Owner, Queue};
 
 /// The most plans that are kept ready. Prefill plans depend on the number of rows, so a server sees many.
 const PLANS_KEPT: usize = 64;
-
-/// Who is told when stages ran: what they did, and when on the GPU's clock.
-pub type Trace = Arc<dyn Fn(&str, Span) + Send + Sync>;
 
 /// How a [`MetalDevice`] works.
 #[derive(Clone)]
@@ -36,14 +32,12 @@ pub struct MetalOptions {
     pub state_bytes: usize,
     /// Who is told of progress.
     pub watch: Option<Watch>,
-    /// Each stage is submitted by itself, and somebody is told when it ran; slower.
-    pub trace: Option<Trace>,
 }
 
 impl MetalOptions {
     /// Without anybody who watches.
     pub fn new(profile: Profile, dialect: Dialect, state_bytes: usize) -> Self {
-        MetalOptions { profile, dialect, state_bytes, watch: None, trace: None }
+        MetalOptions { profile, dialect, state_bytes, watch: None }
     }
 }
 
@@ -63,10 +57,15 @@ pub struct MetalDevice<G: Gpu> {
     logits: Vec<f32>,
     pub(crate) geometry: Geometry,
     options: MetalOptions,
+    /// Each stage is submitted by itself, since a GPU tells times of submissions.
+    is_traced: bool,
+    /// Weights are those of the file, and not copies.
+    maps_weights: bool,
 }
 
 impl<G: Gpu> MetalDevice<G> {
-    /// A device for a model of this geometry, whose weights ([`Weights::packed`]) are copied to buffers now.
+    /// A device for a model of this geometry, whose weights ([`Weights::packed`]) are mapped where they are if they stand in pages
+    /// ([`lily_model::pack`]), else copied to buffers now.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where the weights do not fit.
@@ -82,14 +81,10 @@ impl<G: Gpu> MetalDevice<G> {
         let profile = &options.profile;
         check_limits(geometry, profile).map_err(|e| failed(e.to_string()))?;
         let target = Target { geometry, weights, profile };
-        let most = BLOCK.min(gpu.facts().longest_buffer);
-        let layout = Layout::new(target, source, packing, most).map_err(|e| failed(e.to_string()))?;
-        let blocks = load(gpu, &layout, source, options.watch.as_ref())?;
+        let Loaded { layout, blocks, are_mapped } =
+            load::weights(gpu, target, source, packing, options.watch.as_ref())?;
         gpu.keep_resident(&blocks);
         let queue = Queue::new(gpu);
-        if let Some(trace) = options.trace.clone() {
-            queue.watch(Some(Box::new(move |label, span| trace(label, span))));
-        }
         let pool = |what, bytes| Pool::new(gpu, &queue, what, bytes);
         let sequences = Sequences::new(geometry, profile.activation, options.state_bytes, pool)?;
         Ok(MetalDevice {
@@ -104,6 +99,8 @@ impl<G: Gpu> MetalDevice<G> {
             logits: Vec::new(),
             geometry: geometry.clone(),
             options: options.clone(),
+            is_traced: false,
+            maps_weights: are_mapped,
             queue,
         })
     }
@@ -160,10 +157,15 @@ impl<G: Gpu> MetalDevice<G> {
     pub(crate) fn write_down(&self, plan: &Plan, turn: usize) -> Result<bool, DeviceError> {
         let ready = self.plans.get(&PlanKey::new(plan));
         let ready = ready.ok_or_else(|| DeviceError::Failed("a plan that was made ready is gone".into()))?;
-        let what = phase(plan.phase);
+        let what = device::phase_name(plan.phase);
+        let mut stages = plan.stages.iter();
         for step in &ready.steps {
-            let label = || format!("{what}: {}", step.name);
-            if step.begins_stage && self.options.trace.is_some() {
+            let stage = if step.begins_stage { stages.next() } else { None };
+            let label = || match stage.filter(|_| self.is_traced) {
+                Some(stage) => device::stage_label(plan, stage),
+                None => format!("{what}: {}", step.name),
+            };
+            if step.begins_stage && self.is_traced {
                 self.queue.cut()?;
             }
             match &step.work {
@@ -255,20 +257,18 @@ pub(crate) fn owners(sequences: &[SequenceId]) -> Vec<Owner> {
     sequences.iter().map(|id| Owner::Sequence(*id)).collect()
 }
 
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Prefill => "prefill",
-        Phase::Decode => "decode",
-    }
-}
-
 impl<G: Gpu> Device for MetalDevice<G> {
     fn describe(&self) -> String {
         let (facts, dialect) = (self.gpu.facts(), self.options.dialect);
         let tiles = if dialect.tensors { "tensor operations, " } else { "" };
         let activation = self.options.profile.activation.name();
+        let queue = match self.gpu.queue_kind() {
+            QueueKind::Classic => "",
+            QueueKind::Metal4 => ", queue of Metal 4",
+        };
+        let mapped = if self.maps_weights { ", weights mapped" } else { "" };
         format!(
-            "{} ({}, Metal {}), {tiles}{activation} activations",
+            "{} ({}, Metal {}{queue}), {tiles}{activation} activations{mapped}",
             facts.name,
             facts.system,
             dialect.language.name()
@@ -329,6 +329,12 @@ impl<G: Gpu> Device for MetalDevice<G> {
     fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
         let activation = self.options.profile.activation;
         self.sequences.make_up(sequence, tokens, activation)
+    }
+
+    fn trace(&mut self, trace: Trace) -> Result<(), DeviceError> {
+        self.queue.trace(trace);
+        self.is_traced = true;
+        Ok(())
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {

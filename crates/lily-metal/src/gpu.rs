@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use lily_kernels::WordKind;
+use lily_model::Mapped;
+pub use lily_model::device::Span;
 
 /// Why the GPU, or its compiler, did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +65,16 @@ impl Language {
     }
 }
 
+/// How commands reach a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QueueKind {
+    /// Command buffers that know what they use.
+    #[default]
+    Classic,
+    /// Metal 4: argument tables, and barriers for everything.
+    Metal4,
+}
+
 /// What a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -74,6 +86,8 @@ pub struct Facts {
     pub working_set: usize,
     /// The most bytes of a buffer.
     pub longest_buffer: usize,
+    /// Bytes of a page of memory.
+    pub page: usize,
     /// Threadgroup memory of a threadgroup.
     pub threadgroup_memory: usize,
     /// It says that it has the functions of Metal 4.
@@ -144,6 +158,12 @@ pub trait Gpu: Clone + Send + Sync + 'static {
     /// What it is.
     fn facts(&self) -> &Facts;
 
+    /// The same GPU, with commands that reach it so. Buffers are made and used by one of the two.
+    fn with_queue(&self, kind: QueueKind) -> Result<Self, GpuError>;
+
+    /// How commands reach it.
+    fn queue_kind(&self) -> QueueKind;
+
     /// Bytes that are allocated on it now.
     fn allocated(&self) -> usize;
 
@@ -158,6 +178,9 @@ pub trait Gpu: Clone + Send + Sync + 'static {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Self::Buffer, GpuError>;
+
+    /// A buffer over whole pages of a file, which are not copied: neither side writes it.
+    fn map(&self, label: &str, pages: &Mapped) -> Result<Self::Buffer, GpuError>;
 
     /// Asks the system to keep exactly these buffers where the GPU reaches them at once, where there is such a thing.
     fn keep_resident(&self, buffers: &[Self::Buffer]);
@@ -247,13 +270,4 @@ pub trait Submitted: Send {
     /// Waits until they are done, but no longer than that: `None` where they are not. When the GPU began and ended, in seconds of its
     /// own clock.
     fn wait(&mut self, patience: Duration) -> Result<Option<Span>, GpuError>;
-}
-
-/// A time on the GPU, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Span {
-    /// When it began.
-    pub start: f64,
-    /// When it ended.
-    pub end: f64,
 }

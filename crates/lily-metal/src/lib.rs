@@ -32,11 +32,14 @@ mod probe;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod try_queue;
+#[cfg(any(target_os = "macos", test))]
+mod untracked;
 
-pub use device::{MetalDevice, MetalOptions, Trace};
+pub use device::{MetalDevice, MetalOptions};
 pub use estimate::prefill_chunk;
 #[cfg(not(target_os = "macos"))]
 pub use nowhere::NoGpu;
 pub use pipelines::Dialect;
-pub use probe::dialect;
+pub use probe::{dialect, probe};
 pub use queue::MOST_IN_FLIGHT;

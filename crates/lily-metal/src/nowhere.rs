@@ -3,7 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::gpu::{Block, Commands, Constant, Facts, Gpu, GpuError, Language, Limits, Power, Span, Submitted};
+use lily_model::Mapped;
+
+use crate::gpu::{
+    Block, Commands, Constant, Facts, Gpu, GpuError, Language, Limits, Power, QueueKind, Span, Submitted,
+};
 
 /// No GPU; no value of it exists.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +24,14 @@ impl Gpu for NoGpu {
         match *self {}
     }
 
+    fn with_queue(&self, _: QueueKind) -> Result<NoGpu, GpuError> {
+        match *self {}
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        match *self {}
+    }
+
     fn allocated(&self) -> usize {
         match *self {}
     }
@@ -29,6 +41,10 @@ impl Gpu for NoGpu {
     }
 
     fn buffer(&self, _: &str, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<NoGpu, GpuError> {
+        match *self {}
+    }
+
+    fn map(&self, _: &str, _: &Mapped) -> Result<NoGpu, GpuError> {
         match *self {}
     }
 

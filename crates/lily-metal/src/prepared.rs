@@ -87,11 +87,6 @@ fn dispatch(launch: &Launch) -> Result<Dispatch, DeviceError> {
     })
 }
 
-pub(crate) fn name_of(launch: &Launch) -> String {
-    let layer = launch.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
-    format!("{}{layer} ({})", launch.label, launch.kernel.name())
-}
-
 impl<G: Gpu> Prepared<G> {
     /// Makes a plan ready whose pipelines are there.
     pub(crate) fn new(
@@ -105,7 +100,7 @@ impl<G: Gpu> Prepared<G> {
         let mut steps = Vec::with_capacity(plan.launches.len());
         for stage in &plan.stages {
             for launch in &plan.launches[stage.clone()] {
-                let name = name_of(launch);
+                let name = device::launch_label(launch);
                 let work = if launch.on_host {
                     on_host(launch, bound)?
                 } else {
@@ -140,7 +135,7 @@ fn on_host<G: Gpu>(launch: &Launch, bound: &Bound<'_, G>) -> Result<Work<G>, Dev
         (Kernel::GroupTiles(kernel), [ids, order, tiles]) => {
             Ok(Work::Group { kernel: *kernel, ids: *ids, order: *order, tiles: *tiles })
         }
-        _ => Err(DeviceError::Failed(format!("the host has no way to run {}", name_of(launch)))),
+        _ => Err(DeviceError::Failed(format!("the host has no way to run {}", device::launch_label(launch)))),
     }
 }
 

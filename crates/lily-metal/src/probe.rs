@@ -5,11 +5,23 @@ use lily_kernels::{Activation, Contract, QuantFormat, bindings, metal_unit};
 use lily_model::DeviceError;
 
 use crate::alone;
-use crate::gpu::{Gpu, GpuError, Language};
+use crate::gpu::{Gpu, GpuError, Language, QueueKind};
 use crate::pipelines::Dialect;
+use crate::try_queue;
 
 /// How far products of tensor operations may be from the definition, of the largest: operands are exact, sums are float32.
 const NEAR: f64 = 1e-4;
+
+/// The GPU with the newest queue that works, and how texts are compiled for it.
+///
+/// # Errors
+/// Where it takes none of the languages that the kernels are written in.
+pub fn probe<G: Gpu>(gpu: &G) -> Result<(G, Dialect), DeviceError> {
+    let dialect = dialect(gpu)?;
+    let newest = if gpu.facts().is_metal4 { gpu.with_queue(QueueKind::Metal4).ok() } else { None };
+    let works = |gpu: &G| try_queue::works(gpu, dialect).unwrap_or(false);
+    Ok((newest.filter(works).unwrap_or_else(|| gpu.clone()), dialect))
+}
 
 /// The newest language that the system takes, and whether tensor operations give what they should.
 ///

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lily_model::device::Trace;
 use lily_model::{DeviceError, SequenceId, SnapshotId};
 
 use crate::estimate::MOST_SECONDS;
-use crate::gpu::{Commands, Fault, Gpu, GpuError, Span, Submitted};
+use crate::gpu::{Commands, Fault, Gpu, GpuError, Submitted};
 
 /// The most submissions that are not done: one runs, and one waits for it, so that the GPU always has something to do and nothing is
 /// far behind.
@@ -25,9 +26,6 @@ pub(crate) enum Owner {
     /// Of all: a pool that moves.
     Pool,
 }
-
-/// When commands ran, for whoever wants to know.
-pub(crate) type Timed<'a> = dyn FnMut(&str, Span) + Send + 'a;
 
 struct Open<G: Gpu> {
     commands: G::Commands,
@@ -59,7 +57,7 @@ struct Inner<G: Gpu> {
     lost: Option<String>,
     /// Whose state was in commands that failed, and how those did.
     spoiled: BTreeMap<Owner, String>,
-    timed: Option<Box<Timed<'static>>>,
+    trace: Option<Trace>,
 }
 
 /// The commands of a device, in order. A clone is the same.
@@ -82,7 +80,7 @@ impl<G: Gpu> Queue<G> {
             writes: BTreeSet::new(),
             lost: None,
             spoiled: BTreeMap::new(),
-            timed: None,
+            trace: None,
         })))
     }
 
@@ -91,8 +89,8 @@ impl<G: Gpu> Queue<G> {
     }
 
     /// From now on, tells when each submission ran.
-    pub(crate) fn watch(&self, timed: Option<Box<Timed<'static>>>) {
-        self.inner().timed = timed;
+    pub(crate) fn trace(&self, trace: Trace) {
+        self.inner().trace = Some(trace);
     }
 
     /// Writes a launch down, which takes so long at most; what was open is submitted first where the two together would take too long.
@@ -261,8 +259,8 @@ impl<G: Gpu> Inner<G> {
         let Some(mut first) = self.flying.pop_front() else { return };
         let failed = match first.submitted.wait(PATIENCE) {
             Ok(Some(span)) => {
-                if let Some(timed) = &mut self.timed {
-                    timed(&first.label, span);
+                if let Some(trace) = &self.trace {
+                    trace(&first.label, span);
                 }
                 None
             }

@@ -328,6 +328,54 @@ pub enum ModelError {
         /// Its group size.
         group: usize,
     },
+    /// A packed checkpoint of another version.
+    #[error(
+        "{file}: format is {found}; this version reads {wanted}: pack the model again with this `lily pack`"
+    )]
+    PackVersion {
+        /// The manifest.
+        file: String,
+        /// Its version.
+        found: String,
+        /// The one that is read.
+        wanted: u64,
+    },
+    /// A manifest that is not one of `lily pack`.
+    #[error("{file}: {field} is not {wanted}: it is damaged; pack the model again")]
+    PackField {
+        /// The manifest.
+        file: String,
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        wanted: String,
+    },
+    /// A packed file that is cut off, or another one.
+    #[error(
+        "{file} has {found} bytes; wanted {wanted}, as {manifest} says: it was not copied whole; copy it or pack the model again"
+    )]
+    PackBytes {
+        /// The file.
+        file: String,
+        /// Its size.
+        found: u64,
+        /// The size that was written.
+        wanted: u64,
+        /// What says so.
+        manifest: &'static str,
+    },
+    /// A packed file that is not what was written.
+    #[error(
+        "{file}: {what}: not what {manifest} has the checksum of; the file is damaged: copy it or pack the model again"
+    )]
+    PackDamaged {
+        /// The file.
+        file: String,
+        /// Where.
+        what: String,
+        /// What says so.
+        manifest: &'static str,
+    },
 }
 
 /// A name or value as it may stand in a message: bounded, and without control characters, because it comes from a file.

@@ -12,6 +12,7 @@ mod geometry;
 pub mod inspect;
 mod locate;
 mod model;
+pub mod pack;
 mod packing;
 pub mod plan;
 mod presets;
@@ -23,7 +24,7 @@ pub mod testing;
 mod tests;
 mod weights;
 
-pub use checkpoint::{Checkpoint, ElementType, MemoryModel, TensorInfo};
+pub use checkpoint::{Checkpoint, ElementType, Mapped, MemoryModel, TensorInfo};
 pub use choosing::{Choosing, ChoosingRow, Chosen};
 pub use config::{Format, SamplingDefaults};
 pub use error::ModelError;

@@ -7,6 +7,7 @@ use crate::{
     config::{Config, SamplingDefaults, read_generation_config},
     error::ModelError,
     geometry::Geometry,
+    pack::Manifest,
     synth::Synth,
     weights::Weights,
 };
@@ -70,6 +71,9 @@ impl Model {
         }
         end_tokens.sort_unstable();
         end_tokens.dedup();
+        if let Some(manifest) = Manifest::read(source)? {
+            manifest.check(source)?;
+        }
         let mut checkpoint = Checkpoint::open(source)?;
         let weights = assign(&config_file, &config, &checkpoint)?;
         if let Some(error) = checkpoint.unclaimed.take() {

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Logits(flags) => commands::logits::run(flags),
         Command::Plan(flags) => commands::plan::run(flags),
         Command::Synth(flags) => commands::synth::run(flags),
+        Command::Pack(flags) => commands::pack::run(flags),
         Command::Bench(flags) => commands::bench::run(flags),
         Command::Eval(flags) => commands::eval::run(flags),
     };

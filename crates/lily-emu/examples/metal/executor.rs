@@ -60,7 +60,7 @@ fn dispatch(emulator: &EmuKernels, command: &Recorded) {
     dispatch.threadgroup_bytes = memory.iter().map(|(_, bytes)| *bytes).collect();
     let mut addresses = vec![std::ptr::null_mut::<u8>(); text.buffers()];
     for (number, buffer, offset) in buffers {
-        addresses[*number] = buffer.with_bytes(|bytes| bytes[*offset..].as_mut_ptr());
+        addresses[*number] = buffer.address(*offset);
     }
     if let Some((number, _)) = words.first() {
         addresses[*number] = std::ptr::dangling_mut();

@@ -10,7 +10,8 @@ mod executor;
 use std::process::ExitCode;
 
 use lily_metal::checking::{self, Set};
-use lily_metal::fake::FakeGpu;
+use lily_metal::fake::{FakeGpu, Metal4Fault};
+use lily_metal::gpu::{Gpu as _, QueueKind};
 use lily_model::testing::checks::check;
 
 /// What a GPU of paper complains of.
@@ -31,6 +32,17 @@ fn main() -> ExitCode {
             check("the probe takes products that are right", |set: &Set<FakeGpu>| {
                 assert!(set.dialect.tensors, "the probe refused them");
                 set.dialect.language.name().to_owned()
+            }),
+            check("the probe takes a queue of Metal 4 that works", |set: &Set<FakeGpu>| {
+                assert_eq!(set.gpu.queue_kind(), QueueKind::Metal4);
+                for fault in [Metal4Fault::Missing, Metal4Fault::Wrong, Metal4Fault::Stuck] {
+                    let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
+                    let gpu = gpu.with_executor(executor::executor(None));
+                    gpu.fail(|faults| faults.metal4 = Some(fault));
+                    let (gpu, dialect) = lily_metal::probe(&gpu).unwrap();
+                    assert_eq!((gpu.queue_kind(), dialect), (QueueKind::Classic, set.dialect), "{fault:?}");
+                }
+                "and none that is missing, wrong or stuck".to_owned()
             }),
             check("host and GPU keep apart", wrongs),
         ]

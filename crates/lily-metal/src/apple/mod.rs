@@ -1,12 +1,14 @@
 //! Apple's GPUs, by Metal. The only unsafe code of the crate, and nothing is decided here. Type-checked and linked on Linux
 //! (`scripts/test-mac`); whoever runs it first on a Mac begins with `scripts/mac-check`.
 //!
-//! Buffers are shared and tracked: Metal itself orders encoders and command buffers that use the same memory, so that barriers are only
-//! needed between the dispatches of one encoder.
+//! Buffers are shared. With the classic queue they are tracked: Metal itself orders encoders and command buffers that use the same memory,
+//! so that barriers are only needed between the dispatches of one encoder. With that of Metal 4 (`metal4`) nothing is.
 
 mod archive;
+mod classic;
 mod commands;
 mod memory;
+mod metal4;
 
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -26,9 +28,15 @@ use objc2_metal::{
 pub use commands::{AppleCommands, AppleSubmitted};
 pub use memory::AppleBuffer;
 
-use crate::gpu::{Constant, Facts, Fault, Gpu, GpuError, Language, Limits, Power, Thermal};
+use crate::gpu::{Constant, Facts, Fault, Gpu, GpuError, Language, Limits, Power, QueueKind, Thermal};
 use archive::Archive;
+use classic::Classic;
+use commands::Form;
 use lily_kernels::WordKind;
+use lily_model::Mapped;
+use lily_model::pack::PAGE;
+use memory::Resident;
+use metal4::{Metal4, Queue4};
 
 /// Why this machine has no GPU to use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,7 +56,9 @@ pub struct AppleGpu(Arc<Inner>);
 struct Inner {
     device: Retained<ProtocolObject<dyn MTLDevice>>,
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
-    archive: Option<Archive>,
+    /// In place of `queue`.
+    metal4: Option<Arc<Queue4>>,
+    archive: Option<Arc<Archive>>,
     facts: Facts,
 }
 
@@ -78,12 +88,18 @@ impl AppleGpu {
                 system: format!("macOS {}", system.to_string().trim_start_matches("Version ")),
                 working_set: usize::try_from(device.recommendedMaxWorkingSetSize()).unwrap_or(usize::MAX),
                 longest_buffer: device.maxBufferLength(),
+                page: PAGE,
                 threadgroup_memory: device.maxThreadgroupMemoryLength(),
                 is_metal4: device.supportsFamily(MTLGPUFamily::Metal4),
             };
-            let archive = archive.and_then(|file| Archive::open(&device, file));
-            Ok(AppleGpu(Arc::new(Inner { device, queue, archive, facts })))
+            let archive = archive.and_then(|file| Archive::open(&device, file)).map(Arc::new);
+            Ok(AppleGpu(Arc::new(Inner { device, queue, metal4: None, archive, facts })))
         })
+    }
+
+    /// The set that new buffers are kept in memory by, where the queue needs that.
+    fn resident(&self) -> Option<&Arc<Resident>> {
+        self.0.metal4.as_ref().map(|queue| &queue.resident)
     }
 }
 
@@ -104,6 +120,28 @@ impl Gpu for AppleGpu {
 
     fn facts(&self) -> &Facts {
         &self.0.facts
+    }
+
+    fn with_queue(&self, kind: QueueKind) -> Result<AppleGpu, GpuError> {
+        let Inner { device, queue, archive, facts, .. } = &*self.0;
+        let metal4 = match kind {
+            QueueKind::Classic => None,
+            QueueKind::Metal4 => Some(Arc::new(autoreleasepool(|_| Queue4::new(device))?)),
+        };
+        Ok(AppleGpu(Arc::new(Inner {
+            device: device.clone(),
+            queue: queue.clone(),
+            metal4,
+            archive: archive.clone(),
+            facts: facts.clone(),
+        })))
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        match self.0.metal4 {
+            Some(_) => QueueKind::Metal4,
+            None => QueueKind::Classic,
+        }
     }
 
     fn allocated(&self) -> usize {
@@ -130,10 +168,19 @@ impl Gpu for AppleGpu {
         let options = MTLResourceOptions::StorageModeShared;
         let buffer = self.0.device.newBufferWithLength_options(bytes, options);
         let refused = || GpuError::new(Fault::Memory, format!("no buffer of {bytes} bytes"));
-        Ok(AppleBuffer::new(buffer.ok_or_else(refused)?, label, fill))
+        Ok(AppleBuffer::new(buffer.ok_or_else(refused)?, label, self.resident(), fill))
+    }
+
+    fn map(&self, label: &str, pages: &Mapped) -> Result<AppleBuffer, GpuError> {
+        AppleBuffer::over(&self.0.device, label, self.resident(), pages)
     }
 
     fn keep_resident(&self, buffers: &[AppleBuffer]) {
+        if let Some(resident) = self.resident() {
+            // Everything is in the set; now is the time to read it.
+            resident.set().requestResidency();
+            return;
+        }
         autoreleasepool(|_| {
             // Since macOS 15.
             let device = &self.0.device;
@@ -202,7 +249,7 @@ impl Gpu for AppleGpu {
             descriptor.setComputeFunction(Some(&function));
             // The compiler divides registers among so many threads, and no fewer are allowed then.
             descriptor.setMaxTotalThreadsPerThreadgroup(threads);
-            let made = archive::make(&self.0.device, self.0.archive.as_ref(), &descriptor);
+            let made = archive::make(&self.0.device, self.0.archive.as_deref(), &descriptor);
             let pipeline = made.map_err(|error| compiler(&error))?;
             let limits = Limits {
                 threads: pipeline.maxTotalThreadsPerThreadgroup(),
@@ -220,6 +267,9 @@ impl Gpu for AppleGpu {
     }
 
     fn begin(&self, label: &str) -> Result<AppleCommands, GpuError> {
-        AppleCommands::begin(&self.0.queue, label)
+        Ok(AppleCommands(match &self.0.metal4 {
+            Some(queue) => Form::Metal4(Metal4::begin(queue, label)?),
+            None => Form::Classic(Classic::begin(&self.0.queue, label)?),
+        }))
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lily_model::Mapped;
+
 use super::FakeGpu;
 use crate::gpu::{Block, GpuError};
 
@@ -14,9 +16,24 @@ pub struct FakeBuffer(Arc<Inner>);
 struct Inner {
     gpu: FakeGpu,
     number: u64,
-    memory: Mutex<Aligned>,
+    memory: Mutex<Memory>,
     /// Numbers of submissions that use it.
     used: Mutex<BTreeSet<usize>>,
+}
+
+/// Of its own, or of somebody who only lets it be read.
+enum Memory {
+    Own(Aligned),
+    File(Mapped),
+}
+
+impl Memory {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Memory::Own(own) => &own.bytes[own.start..own.start + own.len],
+            Memory::File(pages) => pages.as_slice(),
+        }
+    }
 }
 
 /// Zeros at a multiple of 256, which a GPU's buffers are at: some more than needed, from the first such address on.
@@ -59,8 +76,23 @@ impl FakeBuffer {
         let mut memory = Aligned::new(bytes);
         fill(memory.all());
         let number = gpu.log().next_buffer(bytes);
+        Ok(FakeBuffer::with_memory(gpu, number, Memory::Own(memory)))
+    }
+
+    pub(super) fn over(gpu: &FakeGpu, pages: &Mapped) -> Self {
+        let (start, len) = (pages.as_slice().as_ptr().addr(), pages.as_slice().len());
+        let page = gpu.facts.page;
+        if !start.is_multiple_of(page) || !len.is_multiple_of(page) {
+            gpu.wrong(format!("{len} bytes of a file at {start:#x} are no whole pages of {page}"));
+        }
+        let number = gpu.log().next_buffer(len);
+        gpu.log().mapped += len;
+        FakeBuffer::with_memory(gpu, number, Memory::File(pages.clone()))
+    }
+
+    fn with_memory(gpu: &FakeGpu, number: u64, memory: Memory) -> Self {
         let inner = Inner { gpu: gpu.clone(), number, memory: Mutex::new(memory), used: Mutex::default() };
-        Ok(FakeBuffer(Arc::new(inner)))
+        FakeBuffer(Arc::new(inner))
     }
 
     /// Which buffer it is.
@@ -68,13 +100,27 @@ impl FakeBuffer {
         self.0.number
     }
 
-    fn memory(&self) -> MutexGuard<'_, Aligned> {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
         self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something with its bytes, for whoever runs commands.
+    ///
+    /// # Panics
+    /// Where they are those of a file, which nobody may write.
     pub fn with_bytes<R>(&self, run: impl FnOnce(&mut [u8]) -> R) -> R {
-        run(self.memory().all())
+        match &mut *self.memory() {
+            Memory::Own(own) => run(own.all()),
+            Memory::File(_) => panic!("buffer {} is of a file, and is to be written", self.0.number),
+        }
+    }
+
+    /// Where byte `at` is, for whoever runs commands. What is of a file is only to be read there.
+    pub fn address(&self, at: usize) -> *mut u8 {
+        match &mut *self.memory() {
+            Memory::Own(own) => own.all()[at..].as_mut_ptr(),
+            Memory::File(pages) => pages.as_slice()[at..].as_ptr().cast_mut(),
+        }
     }
 
     pub(super) fn used_by(&self, submission: usize) {
@@ -95,25 +141,25 @@ impl FakeBuffer {
 
 impl Block for FakeBuffer {
     fn len(&self) -> usize {
-        self.memory().len
+        self.memory().as_slice().len()
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
         let range = at..at + into.len();
         self.touched("read", &range);
-        into.copy_from_slice(&self.memory().all()[range]);
+        into.copy_from_slice(&self.memory().as_slice()[range]);
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
         let range = at..at + bytes.len();
         self.touched("write", &range);
-        self.memory().all()[range].copy_from_slice(bytes);
+        self.with_bytes(|own| own[range].copy_from_slice(bytes));
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let bytes = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).len;
+        let bytes = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).as_slice().len();
         self.gpu.log().freed(bytes);
     }
 }

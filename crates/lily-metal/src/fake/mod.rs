@@ -13,8 +13,9 @@ pub use memory::FakeBuffer;
 pub use record::{FakeCommands, FakePipeline, FakeSubmitted, Recorded};
 
 use lily_kernels::Activation;
+use lily_model::Mapped;
 
-use crate::gpu::{Constant, Facts, Fault, Gpu, GpuError, Language, Limits, Power, Thermal};
+use crate::gpu::{Constant, Facts, Fault, Gpu, GpuError, Language, Limits, Power, QueueKind, Thermal};
 
 /// A submission as it was told.
 #[derive(Clone, Debug)]
@@ -36,8 +37,21 @@ pub struct Faults {
     pub source: Option<&'static str>,
     /// Languages that it does not know.
     pub unknown: Vec<Language>,
+    /// Queues of Metal 4 cannot be made, or lose what is copied.
+    pub metal4: Option<Metal4Fault>,
     /// The most threads that pipelines allow; 0 for as many as asked.
     pub threads: usize,
+}
+
+/// What goes wrong with queues of Metal 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metal4Fault {
+    /// There are none.
+    Missing,
+    /// Their commands end, and copied nothing.
+    Wrong,
+    /// Their commands do not end.
+    Stuck,
 }
 
 /// Who runs what was recorded.
@@ -53,6 +67,8 @@ pub(crate) struct Log {
     begun_in_flight: Vec<usize>,
     wrongs: Vec<String>,
     allocated: usize,
+    pub(crate) mapped: usize,
+    own: Vec<(String, usize)>,
     buffers: u64,
     libraries: usize,
     pipelines: Vec<FakePipeline>,
@@ -64,6 +80,7 @@ pub(crate) struct Log {
 #[derive(Clone)]
 pub struct FakeGpu {
     facts: Facts,
+    queue: QueueKind,
     faults: Arc<Mutex<Faults>>,
     pub(crate) executor: Option<Executor>,
     pub(crate) log: Arc<Mutex<Log>>,
@@ -77,10 +94,18 @@ impl FakeGpu {
             system: "macOS of paper".into(),
             working_set: 24 << 30,
             longest_buffer: 16 << 30,
+            // That of the machines that tests run on.
+            page: 4096,
             threadgroup_memory: 32 << 10,
             is_metal4: false,
         };
-        FakeGpu { facts, faults: Arc::default(), executor: None, log: Arc::default() }
+        FakeGpu {
+            facts,
+            queue: QueueKind::Classic,
+            faults: Arc::default(),
+            executor: None,
+            log: Arc::default(),
+        }
     }
 
     /// With other facts.
@@ -139,6 +164,13 @@ impl FakeGpu {
     pub fn compiled(&self) -> (usize, usize) {
         let log = self.log();
         (log.libraries, log.pipelines.len())
+    }
+
+    /// Bytes of buffers over files, and of buffers of its own with this label that were ever made.
+    pub fn mapped_and_own(&self, label: &str) -> (usize, usize) {
+        let log = self.log();
+        let own = log.own.iter().filter(|(of, _)| of == label).map(|(_, bytes)| bytes).sum();
+        (log.mapped, own)
     }
 
     /// Buffers that the system was asked to keep, and how often pipelines were to be kept.
@@ -201,6 +233,19 @@ impl Gpu for FakeGpu {
         &self.facts
     }
 
+    fn with_queue(&self, kind: QueueKind) -> Result<FakeGpu, GpuError> {
+        match (kind, self.faults().metal4) {
+            (QueueKind::Metal4, Some(Metal4Fault::Missing)) => {
+                Err(GpuError::new(Fault::Commands, "no queue of paper"))
+            }
+            _ => Ok(FakeGpu { queue: kind, ..self.clone() }),
+        }
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        self.queue
+    }
+
     fn allocated(&self) -> usize {
         self.log().allocated
     }
@@ -211,11 +256,16 @@ impl Gpu for FakeGpu {
 
     fn buffer(
         &self,
-        _label: &str,
+        label: &str,
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<FakeBuffer, GpuError> {
+        self.log().own.push((label.to_owned(), bytes));
         FakeBuffer::new(self, bytes, fill)
+    }
+
+    fn map(&self, _label: &str, pages: &Mapped) -> Result<FakeBuffer, GpuError> {
+        Ok(FakeBuffer::over(self, pages))
     }
 
     fn keep_resident(&self, buffers: &[FakeBuffer]) {

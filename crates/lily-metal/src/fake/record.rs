@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lily_kernels::Activation;
 
-use super::{FakeBuffer, FakeGpu, Submission};
-use crate::gpu::{Commands, GpuError, Span, Submitted};
+use super::{FakeBuffer, FakeGpu, Metal4Fault, Submission};
+use crate::gpu::{Commands, Gpu as _, GpuError, QueueKind, Span, Submitted};
 
 /// A kernel with its constants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,11 +164,13 @@ pub struct FakeSubmitted {
 impl Submitted for FakeSubmitted {
     fn wait(&mut self, _patience: Duration) -> Result<Option<Span>, GpuError> {
         let faults = self.gpu.faults();
-        if faults.stuck.contains(&self.number) {
+        let metal4 = faults.metal4.filter(|_| self.gpu.queue_kind() == QueueKind::Metal4);
+        if faults.stuck.contains(&self.number) || metal4 == Some(Metal4Fault::Stuck) {
             return Ok(None);
         }
         let failed = faults.submissions.into_iter().find(|(number, _)| *number == self.number);
         if failed.is_none()
+            && metal4.is_none()
             && let Some(run) = &self.gpu.executor
         {
             run(&self.submission);

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use lily_model::device::{Layout, Progress, Watch};
+use lily_model::device::{Device as _, Layout, Progress, Watch};
 use lily_model::plan::{self, DecodeShape};
-use lily_model::{DeviceError, LogitRows};
+use lily_model::testing::{pack_checkpoint, write_checkpoint};
+use lily_model::{DeviceError, Forward as _, LogitRows};
 
 use super::*;
 use crate::gpu::{Block, Gpu};
@@ -53,6 +54,67 @@ fn weights_stand_in_several_buffers_and_what_was_read_is_given_back() {
     assert_eq!(told.lock().unwrap().iter().max(), Some(&total));
 }
 
+/// The weights of a packed model are used where they are mapped: whole pages, nothing is copied, and the file outlives its model.
+#[test]
+fn a_packed_model_is_mapped_and_not_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    write_checkpoint(&from, &Spec::tiny()).unwrap();
+    pack_checkpoint(&from, &to).unwrap();
+    let told: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let heard = told.clone();
+    let watch: Watch = Arc::new(move |progress| {
+        if let Progress::Loading { bytes, .. } = progress {
+            heard.lock().unwrap().push(bytes);
+        }
+    });
+    let options = MetalOptions { watch: Some(watch), ..MetalOptions::new(profile(), DIALECT, 1 << 28) };
+    let on = |gpu: &FakeGpu, folder: &std::path::Path| {
+        let model = Model::open(folder).unwrap();
+        let (weights, packing) = model.weights.packed();
+        let made = MetalDevice::new(gpu, &model.geometry, &weights, &model, &packing, &options);
+        made.map(|device| (device, model))
+    };
+    let gpu = FakeGpu::new();
+    let (device, model) = on(&gpu, &to).unwrap();
+    let (mapped, own) = gpu.mapped_and_own("the weights");
+    assert!(own == 0 && mapped as u64 >= model.checkpoint.total_bytes() * 9 / 10, "{mapped}, {own}");
+    assert_eq!(gpu.wrongs(), [""; 0]);
+    assert_eq!(told.lock().unwrap().last(), Some(&mapped));
+    assert!(device.describe().ends_with(", weights mapped"), "{}", device.describe());
+    let limits = RunnerOptions { context: 256, max_chunk: 64, max_decode_rows: 1 };
+    let weights = model.weights.packed().0;
+    let mut runner = Runner::new(model.geometry.clone(), weights, device, limits);
+    drop(model);
+    let sequence = runner.open().unwrap();
+    runner.prefill(sequence, &[1; 20], LogitRows::Last).unwrap();
+
+    // As MLX writes it, and in pages that are not this machine's.
+    let gpu = FakeGpu::new();
+    let (device, _) = on(&gpu, &from).unwrap();
+    assert!(gpu.mapped_and_own("the weights").0 == 0 && !device.describe().contains("mapped"));
+    let gpu = FakeGpu::new().with_facts(|facts| facts.page = 1 << 40);
+    on(&gpu, &to).unwrap();
+    assert!(gpu.mapped_and_own("the weights").0 == 0 && gpu.mapped_and_own("the weights").1 > 0);
+
+    let small = FakeGpu::new().with_facts(|facts| facts.working_set = 100_000);
+    let Err(DeviceError::OutOfMemory { what, .. }) = on(&small, &to).map(|_| ()) else {
+        panic!("not refused")
+    };
+    assert!(what == "the weights" && small.mapped_and_own(what) == (0, 0));
+}
+
+/// What is no whole page is no buffer over a file.
+#[test]
+fn a_gpu_of_paper_complains_of_half_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    write_checkpoint(folder.path(), &Spec::tiny()).unwrap();
+    let model = Model::open(folder.path()).unwrap();
+    let gpu = FakeGpu::new();
+    gpu.map("the weights", &model.checkpoint.mapped(model.weights.final_norm.tensor).unwrap()).unwrap();
+    assert!(gpu.wrongs()[0].contains("no whole pages"), "{:?}", gpu.wrongs());
+}
+
 /// Nothing is allocated where the whole does not fit, and nothing beyond what the system allows later on.
 #[test]
 fn memory_beyond_the_working_set_is_refused_before_it_is_allocated() {
@@ -70,7 +132,6 @@ fn memory_beyond_the_working_set_is_refused_before_it_is_allocated() {
     let need = model.checkpoint.total_bytes() as usize;
     let tight = FakeGpu::new().with_facts(|facts| facts.working_set = need + (64 << 10));
     let mut runner = runner(&tight, &model);
-    use lily_model::Forward as _;
     let mut ended = false;
     for _ in 0..1000 {
         let Ok(id) = runner.open() else {

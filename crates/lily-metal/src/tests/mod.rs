@@ -35,7 +35,7 @@ fn device(gpu: &FakeGpu, model: &Model, profile: Profile) -> MetalDevice<FakeGpu
     MetalDevice::new(gpu, &model.geometry, &weights, model, &packing, &options).unwrap()
 }
 
-fn runner(gpu: &FakeGpu, model: &Model) -> Runner<MetalDevice<FakeGpu>> {
+pub(crate) fn runner(gpu: &FakeGpu, model: &Model) -> Runner<MetalDevice<FakeGpu>> {
     let options = RunnerOptions { context: 1024, max_chunk: 256, max_decode_rows: 4 };
     let device = device(gpu, model, profile());
     Runner::new(model.geometry.clone(), model.weights.packed().0, device, options)

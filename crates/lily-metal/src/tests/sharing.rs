@@ -1,5 +1,6 @@
 //! Memory that both sides see: the host keeps away from what submitted commands use.
 
+use lily_model::device::{Device, stage_label};
 use lily_model::plan::{self, DecodeShape, Switch};
 use lily_model::{Forward, LogitRows};
 
@@ -47,17 +48,17 @@ fn the_host_waits_before_it_groups_rows() {
     assert_eq!(gpu.wrongs(), [""; 0]);
 }
 
-/// With a trace, each stage is told by itself.
+/// With a trace, each stage is told by itself, by the names of its launches.
 #[test]
 fn a_trace_names_every_stage() {
     let (gpu, model) = (FakeGpu::new(), tiny());
-    let (weights, packing) = model.weights.packed();
+    let weights = model.weights.packed().0;
     let told: Arc<std::sync::Mutex<Vec<(String, f64)>>> = Arc::default();
     let heard = told.clone();
-    let trace: crate::Trace =
+    let trace: lily_model::device::Trace =
         Arc::new(move |label, span| heard.lock().unwrap().push((label.to_owned(), span.end - span.start)));
-    let options = MetalOptions { trace: Some(trace), ..MetalOptions::new(profile(), DIALECT, 1 << 28) };
-    let device = MetalDevice::new(&gpu, &model.geometry, &weights, &*model, &packing, &options).unwrap();
+    let mut device = device(&gpu, &model, profile());
+    Device::trace(&mut device, trace).unwrap();
     let limits = RunnerOptions { context: 256, max_chunk: 64, max_decode_rows: 1 };
     let mut runner = Runner::new(model.geometry.clone(), weights.clone(), device, limits);
     let sequence = runner.open().unwrap();
@@ -66,6 +67,8 @@ fn a_trace_names_every_stage() {
     let plan = plan::decode(target(&model, &weights, &profile), DecodeShape::logits(1, 256)).unwrap();
     let told = told.lock().unwrap();
     let stages: Vec<&String> = told.iter().map(|t| &t.0).filter(|t| t.starts_with("decode: ")).collect();
-    assert!(stages.len() + 1 >= plan.stages.len() && told.len() >= plan.stages.len(), "{}", told.len());
-    assert!(told.iter().all(|t| t.1 == 0.5) && stages.iter().any(|s| s.contains("lm_head")), "{stages:?}");
+    let wanted: Vec<String> = plan.stages.iter().map(|stage| stage_label(&plan, stage)).collect();
+    assert_eq!(stages, wanted.iter().collect::<Vec<_>>());
+    assert!(wanted.iter().any(|label| label.contains("), ")), "no stage has two launches: {wanted:?}");
+    assert!(told.iter().all(|t| t.1 == 0.5));
 }

@@ -2,7 +2,12 @@
 //! crate.
 #![allow(unsafe_code)]
 
-use std::{borrow::Cow, fs::File, ops::Range, sync::OnceLock};
+use std::{
+    borrow::Cow,
+    fs::File,
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 
 use crate::synth::SynthTensor;
 
@@ -12,10 +17,57 @@ const SMALLEST_PAGE: usize = 4096;
 /// Bytes that stay where they are as long as the model lives.
 #[derive(Debug)]
 pub(crate) enum FileBytes {
-    Mapped(memmap2::Mmap),
+    Mapped(Arc<memmap2::Mmap>),
     Memory(Cow<'static, [u8]>),
     /// A tensor of a random model.
     Made(Box<SynthTensor>, OnceLock<Vec<u8>>),
+}
+
+/// A part of a file that is mapped. It stays where it is as long as this lives, and nobody writes it.
+#[derive(Clone, Debug)]
+pub struct Mapped {
+    map: Arc<memmap2::Mmap>,
+    range: Range<usize>,
+}
+
+impl Mapped {
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.map[self.range.clone()]
+    }
+
+    /// Which bytes of the file.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Bytes of the same file; `None` where it has no such.
+    pub fn within_file(&self, range: Range<usize>) -> Option<Mapped> {
+        (range.start <= range.end && range.end <= self.map.len())
+            .then(|| Mapped { map: self.map.clone(), range })
+    }
+
+    /// Whether both are of one file.
+    pub fn is_of_same_file(&self, other: &Mapped) -> bool {
+        Arc::ptr_eq(&self.map, &other.map)
+    }
+
+    /// Has its pages in memory.
+    pub fn touch(&self) {
+        touch(&self.map, self.range.clone());
+    }
+}
+
+/// Has a part of a file in memory, and its pages mapped.
+fn touch(map: &memmap2::Mmap, range: Range<usize>) {
+    #[cfg(target_os = "linux")]
+    if map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()).is_ok() {
+        return;
+    }
+    // systems without such advice, Linux before 5.14 among them
+    for byte in map[range].iter().step_by(SMALLEST_PAGE) {
+        std::hint::black_box(*byte);
+    }
 }
 
 impl FileBytes {
@@ -34,7 +86,7 @@ impl FileBytes {
         // decodes 5 to 15% faster from them (docs/performance.md). Advice only: where it fails, nothing is lost.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(FileBytes::Mapped(map))
+        Ok(FileBytes::Mapped(Arc::new(map)))
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
@@ -63,6 +115,14 @@ impl FileBytes {
                 tensor.fill(start as u64, into);
             }
             _ => into.copy_from_slice(&self.as_slice()[start..start + into.len()]),
+        }
+    }
+
+    /// A part of the bytes, where they are mapped.
+    pub(crate) fn mapped(&self, range: Range<usize>) -> Option<Mapped> {
+        match self {
+            FileBytes::Mapped(map) => Some(Mapped { map: map.clone(), range }),
+            FileBytes::Memory(_) | FileBytes::Made(..) => None,
         }
     }
 
@@ -95,17 +155,11 @@ impl FileBytes {
     /// # Panics
     /// With a range that is not inside.
     pub(crate) fn touch(&self, range: Range<usize>) {
-        let FileBytes::Mapped(map) = self else {
-            self.as_slice();
-            return;
-        };
-        #[cfg(target_os = "linux")]
-        if map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()).is_ok() {
-            return;
-        }
-        // systems without such advice, Linux before 5.14 among them
-        for byte in map[range].iter().step_by(SMALLEST_PAGE) {
-            std::hint::black_box(*byte);
+        match self {
+            FileBytes::Mapped(map) => touch(map, range),
+            _ => {
+                self.as_slice();
+            }
         }
     }
 }

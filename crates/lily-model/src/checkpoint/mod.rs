@@ -24,8 +24,13 @@ use crate::{
 use mapping::FileBytes;
 
 pub use element::ElementType;
+pub use mapping::Mapped;
 pub use source::MemoryModel;
-pub(crate) use {index::Index, roles::assign, source::Source};
+pub(crate) use {
+    index::Index,
+    roles::{assign, is_skipped},
+    source::Source,
+};
 
 /// What MLX puts before the names of the text model's tensors and modules.
 pub(crate) const PREFIX: &str = "language_model.";
@@ -208,6 +213,15 @@ impl Checkpoint {
         assert!(range.end <= info.range.len(), "{}", info.name);
         let (start, end) = (info.range.start + range.start, info.range.start + range.end);
         self.files[info.file].bytes.release(start..end);
+    }
+
+    /// Where a tensor's bytes are mapped; `None` where they are not those of a file.
+    ///
+    /// # Panics
+    /// With an id of another checkpoint.
+    pub fn mapped(&self, id: TensorId) -> Option<Mapped> {
+        let info = self.info(id);
+        self.files[info.file].bytes.mapped(info.range.clone())
     }
 
     /// Path (or name, in memory) and bytes of each file; of a random model its name and all of it.

@@ -7,6 +7,7 @@ use crate::{
     config::{Config, Quantization},
     error::{ModelError, quoted},
     geometry::{Geometry, LayerKind},
+    pack::PADDING,
     weights::{
         AttentionWeights, DeltaWeights, LayerWeights, MixerWeights, MoeWeights, PlainTensor, QuantizedMatrix,
         TensorId, Weights,
@@ -54,7 +55,7 @@ fn refuse_hugging_face_layout(checkpoint: &Checkpoint) -> Result<(), ModelError>
 /// Whether a tensor of this name is left alone.
 pub(crate) fn is_skipped(name: &str) -> bool {
     let name = name.strip_prefix(PREFIX).unwrap_or(name);
-    SKIPPED.iter().any(|part| name.starts_with(part))
+    name.starts_with(PADDING) || SKIPPED.iter().any(|part| name.starts_with(part))
 }
 
 struct Roles<'a> {

@@ -1,10 +1,11 @@
 //! Which tensors a GPU holds, and where: the ones that its plans read, one after the other in blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::TensorSource;
+use crate::pack::PAGE;
 use crate::plan::{self, Buffer, DecodeShape, Plan, PlanError, Target};
-use crate::{LogitRows, Packing, TensorId};
+use crate::{LogitRows, Mapped, Packing, TensorId};
 
 /// As drivers align memory: whatever vectors a kernel reads.
 const ALIGN: usize = 256;
@@ -58,11 +59,59 @@ impl Layout {
         most: usize,
     ) -> Result<Self, PlanError> {
         let mut layout = Layout::default();
-        let prefill = |rows| plan::prefill(target, rows, 256, LogitRows::Last);
-        for plan in [prefill(1)?, prefill(2)?, plan::decode(target, DecodeShape::logits(1, 256))?] {
+        for plan in plans(target)? {
             tensors(&plan).for_each(|tensor| layout.add(tensor, source, packing, most));
         }
         Ok(layout)
+    }
+
+    /// The same tensors where they are mapped, without a copy: blocks of whole pages of files, of at most `most` bytes unless a tensor is
+    /// longer. `None` where they do not stand in pages of their own, as in a packed checkpoint ([`crate::pack`]).
+    ///
+    /// # Errors
+    /// Where no plan can be made.
+    pub fn mapped(
+        target: Target<'_>,
+        source: &dyn TensorSource,
+        packing: &Packing,
+        most: usize,
+    ) -> Result<Option<(Self, Vec<Mapped>)>, PlanError> {
+        let mut stands: BTreeMap<TensorId, Mapped> = BTreeMap::new();
+        for plan in plans(target)? {
+            for tensor in
+                tensors(&plan).filter(|tensor| !stands.contains_key(tensor)).collect::<BTreeSet<_>>()
+            {
+                let Some(stand) = stand(tensor, source, packing) else { return Ok(None) };
+                stands.insert(tensor, stand);
+            }
+        }
+        let mut stands: Vec<(TensorId, Mapped)> = stands.into_iter().collect();
+        // By file, which is one beside another in memory or not at all, and by place.
+        stands.sort_by_key(|(_, stand)| stand.as_slice().as_ptr().addr());
+        let (mut layout, mut blocks) = (Layout::default(), Vec::<Mapped>::new());
+        for (tensor, stand) in stands {
+            let range = stand.range();
+            let Some(pages) = stand.within_file(range.start..range.end.next_multiple_of(PAGE)) else {
+                return Ok(None);
+            };
+            let with_last = |last: &Mapped| {
+                let longer = last.range().start..pages.range().end;
+                let fits = last.is_of_same_file(&pages) && longer.len() <= most;
+                if fits { last.within_file(longer) } else { None }
+            };
+            match blocks.last().and_then(with_last) {
+                Some(longer) => {
+                    blocks.pop();
+                    blocks.push(longer);
+                }
+                None => blocks.push(pages),
+            }
+            let block = blocks.len() - 1;
+            let start = range.start - blocks[block].range().start;
+            layout.places.insert(tensor, Spot { block, start, bytes: range.len() });
+        }
+        layout.blocks = blocks.iter().map(|block| block.range().len()).collect();
+        Ok(Some((layout, blocks)))
     }
 
     fn add(&mut self, tensor: TensorId, source: &dyn TensorSource, packing: &Packing, most: usize) {
@@ -118,6 +167,27 @@ impl Layout {
         };
         self.pieces.iter().flat_map(cut).collect()
     }
+}
+
+/// Plans that between them read every tensor that any plan reads.
+fn plans(target: Target<'_>) -> Result<[Plan; 3], PlanError> {
+    let prefill = |rows| plan::prefill(target, rows, 256, LogitRows::Last);
+    Ok([prefill(1)?, prefill(2)?, plan::decode(target, DecodeShape::logits(1, 256))?])
+}
+
+/// Where a tensor is mapped: its parts one behind the other, from the start of a page on.
+fn stand(tensor: TensorId, source: &dyn TensorSource, packing: &Packing) -> Option<Mapped> {
+    let own = [tensor];
+    let mut parts = packing.parts(tensor).unwrap_or(&own).iter();
+    let mut whole = source.mapped(*parts.next()?)?;
+    for part in parts {
+        let next = source.mapped(*part)?;
+        if !next.is_of_same_file(&whole) || next.range().start != whole.range().end {
+            return None;
+        }
+        whole = whole.within_file(whole.range().start..next.range().end)?;
+    }
+    whole.range().start.is_multiple_of(PAGE).then_some(whole)
 }
 
 fn tensors(plan: &Plan) -> impl Iterator<Item = TensorId> {

@@ -9,12 +9,13 @@ mod progress;
 mod sequences;
 mod step;
 mod steps;
+mod trace;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::plan::{Buffer, Launch, Plan, Profile};
-use crate::{DeviceError, Geometry, Model, SequenceId, SnapshotId, TensorId};
+use crate::{DeviceError, Geometry, Mapped, Model, SequenceId, SnapshotId, TensorId};
 
 pub use bind::{Memory, Place, buffers, operands};
 pub use choices::{Choices, Fresh};
@@ -25,6 +26,7 @@ pub use progress::{Progress, Watch};
 pub use sequences::{LayerPools, Pool, Sequences};
 pub use step::StepLayout;
 pub use steps::{STEPS_UNDER_WAY, Steps, Taken, hand_over};
+pub use trace::{Span, Trace, clock, launch_label, phase_name, stage_label};
 
 /// Where a device finds the bytes of a tensor: the memory-mapped checkpoint.
 pub trait TensorSource: Send + Sync {
@@ -39,6 +41,11 @@ pub trait TensorSource: Send + Sync {
     /// Copies some of them, from byte `start` on.
     fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
         into.copy_from_slice(&self.bytes(tensor)[start..start + into.len()]);
+    }
+
+    /// Where its bytes are mapped, if they are those of a file.
+    fn mapped(&self, _tensor: TensorId) -> Option<Mapped> {
+        None
     }
 
     /// Nobody will read these bytes again soon: the memory that holds them may be had for something else.
@@ -56,6 +63,10 @@ impl TensorSource for Model {
 
     fn read(&self, tensor: TensorId, start: usize, into: &mut [u8]) {
         self.checkpoint.read(tensor, start, into);
+    }
+
+    fn mapped(&self, tensor: TensorId) -> Option<Mapped> {
+        self.checkpoint.mapped(tensor)
     }
 
     fn release(&self, tensor: TensorId, range: Range<usize>) {
@@ -174,6 +185,14 @@ pub trait Device: Send {
         Err(DeviceError::Unknown("this device makes up no states".into()))
     }
 
+    /// From now on, tells when each stage ran; runs may be slower for it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unknown`] where the device cannot tell.
+    fn trace(&mut self, _trace: Trace) -> Result<(), DeviceError> {
+        Err(DeviceError::Unknown("this device does not tell when its stages ran".into()))
+    }
+
     /// Runs a plan. On an error the states of the batch's sequences are undefined.
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError>;
 
@@ -260,6 +279,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn make_up(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), DeviceError> {
         (**self).make_up(sequence, tokens)
+    }
+
+    fn trace(&mut self, trace: Trace) -> Result<(), DeviceError> {
+        (**self).trace(trace)
     }
 
     fn run(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<(), DeviceError> {

@@ -18,7 +18,7 @@ const CONFIG: &str = "config.json";
 
 /// Files of a model beside its weights, also of those that others wrote: left beside a new model they would be taken for
 /// its own.
-const DOCUMENTS: [&str; 10] = [
+pub(crate) const DOCUMENTS: [&str; 11] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
@@ -29,6 +29,7 @@ const DOCUMENTS: [&str; 10] = [
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
+    crate::pack::MANIFEST,
 ];
 
 /// How often a folder is tried that others remove as often.
@@ -56,7 +57,7 @@ pub enum FolderError {
     #[error("{} is not a file, and a file of this name is to be replaced; move it away", .0.display())]
     NotAFile(PathBuf),
     /// Another run has it.
-    #[error("{} is being written by another lily synth; wait for its end, or name another folder", .0.display())]
+    #[error("{} is being written by another lily; wait for its end, or name another folder", .0.display())]
     Busy(PathBuf),
     /// What the system says, with the path in question.
     #[error(transparent)]

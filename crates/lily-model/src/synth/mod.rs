@@ -15,6 +15,7 @@ mod write;
 
 pub use contents::{Contents, HotRows, draw};
 pub use files::{Streamed, SynthFile, SynthFiles};
+pub(crate) use folder::DOCUMENTS;
 pub use folder::{FolderError, SynthFolder};
 pub use layout::SynthTensor;
 pub use sizes::SizeError;

@@ -16,8 +16,8 @@ mod tensors;
 use std::{fs, io, path::Path};
 
 use crate::{
-    AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry,
-    synth::SynthFiles,
+    AttentionGeometry, DeltaGeometry, Format, Geometry, LayerKind, MemoryModel, Model, MoeGeometry, pack,
+    synth::{Progress, SynthFiles, SynthFolder},
 };
 pub(crate) use files::Draft;
 #[cfg(test)]
@@ -124,6 +124,15 @@ pub fn write_checkpoint(folder: &Path, spec: &Spec) -> io::Result<()> {
         fs::write(folder.join("generation_config.json"), generation)?;
     }
     files.files.iter().try_for_each(|(name, bytes)| fs::write(folder.join(name.as_ref()), bytes))
+}
+
+/// Packs a model folder into a new one ([`crate::pack`]).
+pub fn pack_checkpoint(from: &Path, to: &Path) -> io::Result<()> {
+    let model = Model::open(from).map_err(io::Error::other)?;
+    let files = pack::files(&model, "of a test", pack::documents(from)?);
+    let folder = SynthFolder::claim(to, false).map_err(io::Error::other)?;
+    let progress = Progress { written: &|_| (), cancelled: &|| false };
+    files.write(folder, 1, progress).map(|_| ())
 }
 
 /// Writes a model folder of any size that takes no room: the weights are holes in sparse files and read as zero.

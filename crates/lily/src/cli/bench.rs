@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 
-use super::{ModelFlags, values};
+use super::{ModelFlags, TraceFlags, values};
 
 /// What `lily bench` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -135,6 +135,8 @@ pub(crate) struct BenchFlags {
     /// The same as -o json, where no -o is given.
     #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) trace: TraceFlags,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
 }

@@ -2,8 +2,10 @@
 
 mod bench;
 mod eval;
+mod pack;
 mod serve;
 mod synth;
+mod trace;
 mod values;
 
 use std::path::PathBuf;
@@ -15,8 +17,10 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 
 pub(crate) use bench::{BenchFlags, BenchOutput, Fill, Routing, Sweep};
 pub(crate) use eval::EvalFlags;
+pub(crate) use pack::PackFlags;
 pub(crate) use serve::{PsFlags, ServeFlags};
 pub(crate) use synth::{SizeFlags, SynthFlags};
+pub(crate) use trace::TraceFlags;
 pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
 
 /// A local inference engine for Qwen3.6-35B-A3B.
@@ -88,6 +92,8 @@ pub(crate) enum Command {
     Plan(PlanFlags),
     /// Write a random model of true size, to measure with.
     Synth(SynthFlags),
+    /// Write a model in a form that the GPU of a Mac uses without a copy.
+    Pack(PackFlags),
     /// Measure how fast a model reads prompts and answers, against what memory and arithmetic allow.
     Bench(BenchFlags),
     /// Measure how well a model foretells a text, and how far two devices are apart.
@@ -205,6 +211,8 @@ pub(crate) struct RunFlags {
     #[arg(long, short, env = "LILY_QUIET", value_parser = BoolishValueParser::new())]
     pub(crate) quiet: bool,
     #[command(flatten)]
+    pub(crate) trace: TraceFlags,
+    #[command(flatten)]
     pub(crate) model: ModelFlags,
     #[command(flatten)]
     pub(crate) memory: MemoryFlags,
@@ -221,6 +229,8 @@ Examples:
   lily chat
   lily chat --system \"Answer in one sentence.\" --thinking off")]
 pub(crate) struct ChatFlags {
+    #[command(flatten)]
+    pub(crate) trace: TraceFlags,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::{MemoryFlags, ModelFlags};
+use super::{MemoryFlags, ModelFlags, TraceFlags};
 
 /// `lily serve`.
 #[derive(Clone, Debug, Args)]
@@ -76,6 +76,8 @@ pub(crate) struct ServeFlags {
     /// Seed of requests that bring none, so that the whole server repeats itself [default: random].
     #[arg(long, env = "LILY_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) trace: TraceFlags,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
     #[command(flatten)]

@@ -28,7 +28,7 @@ pub(crate) fn run(flags: &ChatFlags) -> Result<ExitCode> {
     if loaded.is_demo() {
         remark(DEMO_NOTICE);
     }
-    let started = setup::start(&loaded, &flags.model, &flags.memory, setup::Places::ONE)?;
+    let started = setup::start(&loaded, &flags.model, &flags.memory, &flags.trace, setup::Places::ONE)?;
     remark(format_args!(
         "{} on {}; context {}; /help lists commands",
         loaded.name, started.device, started.budget.context

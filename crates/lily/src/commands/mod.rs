@@ -7,11 +7,13 @@ pub(crate) mod eval;
 mod ids;
 pub(crate) mod inspect;
 pub(crate) mod logits;
+pub(crate) mod pack;
 pub(crate) mod plan;
 pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod synth;
+mod writing;
 
 use std::io;
 

@@ -26,7 +26,7 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode> {
     if loaded.is_demo() && !flags.quiet && !flags.json {
         remark(DEMO_NOTICE);
     }
-    let started = setup::start(&loaded, &flags.model, &flags.memory, setup::Places::ONE)?;
+    let started = setup::start(&loaded, &flags.model, &flags.memory, &flags.trace, setup::Places::ONE)?;
     let chat = Chat {
         enable_thinking: flags.sampling.thinking.map(|t| t == OnOff::On),
         ..Chat::new(first_messages(flags.sampling.system.as_deref(), prompt))

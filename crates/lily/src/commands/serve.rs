@@ -132,6 +132,6 @@ fn open(flags: &ServeFlags) -> Result<(setup::LoadedModel, setup::Started)> {
         queue: usize::from(flags.queue),
         idle_unload: seconds(flags.idle_unload),
     };
-    let started = setup::start(&loaded, &flags.model, &flags.memory, places)?;
+    let started = setup::start(&loaded, &flags.model, &flags.memory, &flags.trace, places)?;
     Ok((loaded, started))
 }

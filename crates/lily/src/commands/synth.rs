@@ -1,18 +1,14 @@
 //! `lily synth`: a random model of true size on disk.
 
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
-use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+use anyhow::{Context, Result};
 use lily_model::Preset;
-use lily_model::synth::{
-    FolderError, Progress, SizeError, Streamed, Synth, SynthFiles, SynthFolder, Written,
-};
+use lily_model::synth::{SizeError, Streamed, Synth, SynthFile, SynthFolder, Written};
 use lily_text::{LARGEST_FILE, SyntheticTokenizer};
 
+use super::writing::{check_room, of_folder, stream};
 use crate::cli::{SizeFlags, SynthFlags};
 use crate::interrupt::{self, Interruptible};
 use crate::setup;
@@ -50,16 +46,8 @@ fn write(flags: &SynthFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Wr
         files.streamed.push(("tokenizer.json".to_owned(), Box::new(file)));
     }
     check_room(folder.path(), files.bytes())?;
-    stream(flags, folder, &files, cancelled)
-}
-
-fn of_folder(error: FolderError) -> anyhow::Error {
-    match error {
-        FolderError::NotEmpty { .. } => {
-            anyhow::anyhow!("--out {error} (--force replaces the model in it and leaves other files alone)")
-        }
-        error => anyhow::anyhow!("--out {error}"),
-    }
+    let weights = files.shards.iter().map(SynthFile::bytes).sum();
+    stream(folder, &files, (weights, files.shards.len()), flags.threads, cancelled)
 }
 
 /// tokenizer.json.
@@ -156,62 +144,10 @@ fn resize(preset: &mut Preset, sizes: &SizeFlags) -> Result<(), SizeError> {
     sizes.layers.map_or(Ok(()), |count| preset.set_layers(count))
 }
 
-/// There must be room before the first byte is written.
-fn check_room(out: &Path, need: u64) -> Result<()> {
-    let room = fs4::available_space(out).and_then(|free| Ok((free, fs4::total_space(out)?)));
-    let (free, total) = room.with_context(|| format!("the room in {}", out.display()))?;
-    ensure!(
-        has_room(need, free, total),
-        "--out {}: not enough room: the model takes {}, and {} are free there",
-        out.display(),
-        DecimalBytes(need),
-        DecimalBytes(free)
-    );
-    Ok(())
-}
-
-/// Disks that do not say how large they are do not say what is free either.
-fn has_room(need: u64, free: u64, total: u64) -> bool {
-    need <= free || total == 0
-}
-
-fn stream(
-    flags: &SynthFlags,
-    folder: SynthFolder,
-    files: &SynthFiles,
-    cancelled: &(dyn Fn() -> bool + Sync),
-) -> Result<Written> {
-    let threads = flags
-        .threads
-        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()), usize::from);
-    // Shown on a terminal only.
-    let bar = ProgressBar::new(files.bytes());
-    let template = "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    let began = Instant::now();
-    let progress = Progress { written: &|bytes| bar.inc(bytes), cancelled };
-    let written = files.write(folder, threads, progress);
-    bar.finish_and_clear();
-    let written = written.with_context(|| format!("--out {}", flags.out.display()))?;
-    if written == Written::All {
-        let seconds = began.elapsed().as_secs_f64();
-        remark(format_args!(
-            "{}: {} of weights in {} {}, {seconds:.1} s, {:.0} MB/s",
-            flags.out.display(),
-            DecimalBytes(files.shards.iter().map(|shard| shard.bytes()).sum()),
-            files.shards.len(),
-            if files.shards.len() == 1 { "file" } else { "files" },
-            files.bytes() as f64 / 1e6 / seconds
-        ));
-    }
-    Ok(written)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use clap::Parser;
     use safetensors::SafeTensors;
@@ -403,10 +339,5 @@ mod tests {
         let large = format!("--preset layer4 --layers 1 --vocab 8500000 {SMALL}");
         let error = write(&flags(&large, folder.path()), &cancelled).unwrap_err().to_string();
         assert!(error.contains("it holds notes.txt") && !asked.into_inner(), "{error}");
-    }
-
-    #[test]
-    fn a_disk_that_does_not_say_its_size_may_have_room() {
-        assert!(has_room(1, 0, 0) && has_room(1, 1, 2) && !has_room(2, 1, 2) && !has_room(1, 0, 2));
     }
 }

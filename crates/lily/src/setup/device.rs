@@ -1,19 +1,20 @@
 //! Which device a model runs on, and the model on it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_cuda::{Gpu, KernelSet, Missing};
-use lily_model::device::Device;
+use lily_model::device::{Device, Trace};
 use lily_model::plan::{Activation, Plan, Profile};
 use lily_model::{Model, Runner, RunnerOptions, Weights};
 
 use super::memory::machine;
 use super::metal::{Apple, Opened};
 use super::warm::warm;
-use super::{cuda, metal};
-use crate::cli::{self, ModelFlags, Precision};
+use super::{cuda, metal, trace};
+use crate::cli::{self, ModelFlags, Precision, TraceFlags};
 use crate::terminal::remark;
 
 /// Tokens of a prefill chunk of the CPU device: an expert's weights, once unpacked, meet 16 rows of it on average, and those of 256
@@ -49,6 +50,8 @@ pub(crate) struct Chosen {
     pub(crate) hint: Option<String>,
     /// Why it is not a GPU.
     fallback: Option<Fallback>,
+    /// Who is told when its stages ran.
+    pub(super) trace: Option<Trace>,
 }
 
 /// Why `auto` took the CPU.
@@ -147,6 +150,7 @@ impl Chosen {
             kernels: KernelSet::Native,
             hint: None,
             fallback: None,
+            trace: None,
         })
     }
 
@@ -164,6 +168,7 @@ impl Chosen {
             kernels: KernelSet::Native,
             hint: None,
             fallback: None,
+            trace: None,
         })
     }
 
@@ -186,6 +191,7 @@ impl Chosen {
             },
             hint: None,
             fallback: None,
+            trace: None,
         })
     }
 
@@ -209,7 +215,20 @@ impl Chosen {
             isa: None,
             kernels: KernelSet::Native,
             fallback: None,
+            trace: None,
         })
+    }
+
+    /// The same, with its stages' times written to a file where the flags ask for that.
+    pub(crate) fn traced(self, flags: &TraceFlags) -> Result<Self> {
+        let Some(path) = &flags.trace else { return Ok(self) };
+        let device = match &self.kind {
+            Kind::Cpu => "the CPU".to_owned(),
+            Kind::Metal(opened) => opened.name(),
+            Kind::Cuda(gpu) => return Err(cannot_tell(path, &gpu.found().name)),
+            Kind::Emu => return Err(cannot_tell(path, "the emulator")),
+        };
+        Ok(Chosen { trace: Some(trace::begin(path, &device)?), ..self })
     }
 
     /// What a device says of itself, and why it is not a GPU if it might have been one.
@@ -239,7 +258,7 @@ impl Chosen {
         options: RunnerOptions,
         state_bytes: usize,
     ) -> Result<Runner<Box<dyn Device>>> {
-        let (weights, device): (Weights, Box<dyn Device>) = match &self.kind {
+        let (weights, mut device): (Weights, Box<dyn Device>) = match &self.kind {
             Kind::Cpu => {
                 warm(model);
                 let options = self.cpu_options(state_bytes);
@@ -250,6 +269,9 @@ impl Chosen {
             Kind::Cuda(gpu) => cuda::device(gpu, self.kernels, &self.profile, model, state_bytes)?,
             Kind::Metal(opened) => opened.device(&self.profile, model, self.chunk, state_bytes)?,
         };
+        if let Some(trace) = &self.trace {
+            device.trace(trace.clone()).context("--trace")?;
+        }
         Ok(Runner::new(model.geometry.clone(), weights, device, options))
     }
 
@@ -285,6 +307,13 @@ impl Chosen {
             "--device emu is not in this build: build with `cargo build --features emu`, which takes x86-64 Linux and clang 19"
         )
     }
+}
+
+fn cannot_tell(path: &Path, device: &str) -> anyhow::Error {
+    anyhow!(
+        "--trace {}: {device} does not tell when its stages ran; wanted with it: --device cpu or metal",
+        path.display()
+    )
 }
 
 /// The type of activations on a device that runs the kernels of GPUs.

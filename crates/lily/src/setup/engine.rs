@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lily_engine::{CutMarkers, EngineConfig, LocalEngine, Sleep};
-use lily_model::device::Device as _;
+use lily_model::device::{Device as _, Trace};
 use lily_model::{Forward, Geometry, Model, RunnerOptions};
 use lily_protocol::Limits;
 
 use super::device::{DECODE_ROWS, choose};
 use super::memory::{Budget, readable, sequence_bytes};
 use super::model::{LoadedModel, WeightSource};
-use crate::cli::{MemoryFlags, ModelFlags};
+use crate::cli::{MemoryFlags, ModelFlags, TraceFlags};
 use crate::terminal::remark;
 
 /// Requests at once where nobody says how many.
@@ -49,11 +49,12 @@ pub(crate) fn start(
     loaded: &LoadedModel,
     flags: &ModelFlags,
     memory: &MemoryFlags,
+    trace: &TraceFlags,
     places: Places,
 ) -> Result<Started> {
     let model = &loaded.model;
     let cache = memory.cache_memory.map(|size| size.0);
-    let chosen = choose(flags, model)?;
+    let chosen = choose(flags, model)?.traced(trace)?;
     let budget = Budget::for_model(model, &chosen, chosen.chunk, memory.context, cache)?;
     let short = sequence_bytes(&model.geometry, &chosen.profile, budget.context.min(chosen.chunk));
     let parallel = parallel(places.parallel, (budget.state / short).max(1))?;
@@ -88,6 +89,7 @@ pub(crate) fn start(
             options,
             chunk: chosen.chunk,
             state: budget.state,
+            trace: chosen.trace.clone(),
         };
         Sleep { after, wake: Box::new(move || again.make().map_err(|error| format!("{error:#}"))) }
     });
@@ -123,6 +125,8 @@ struct Again {
     options: RunnerOptions,
     chunk: usize,
     state: usize,
+    /// The one that was begun: what comes is written behind it.
+    trace: Option<Trace>,
 }
 
 impl Again {
@@ -132,7 +136,8 @@ impl Again {
             model.geometry == self.geometry,
             "its files are those of another model now: start the server again"
         );
-        let chosen = choose(&self.flags, &model)?;
+        let mut chosen = choose(&self.flags, &model)?;
+        chosen.trace = self.trace.clone();
         ensure!(
             chosen.chunk == self.chunk,
             "the device is another one now, whose results would differ: start the server again"

@@ -62,7 +62,7 @@ fn archive(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 impl<G: Gpu> Opened<G> {
     /// Finds out what the system's compiler and the GPU can do.
     pub(crate) fn probe(gpu: G) -> Result<Self> {
-        let dialect = lily_metal::dialect(&gpu)?;
+        let (gpu, dialect) = lily_metal::probe(&gpu)?;
         Ok(Opened { gpu, dialect })
     }
 

@@ -8,12 +8,13 @@ mod memory;
 pub(crate) mod metal;
 mod model;
 mod sampling;
+mod trace;
 mod warm;
 
 pub(crate) use device::{Chosen, DECODE_ROWS, Kind, choose};
 pub(crate) use engine::{Places, Started, start};
 pub(crate) use memory::{Budget, machine, process_peak, readable, sequence_bytes};
 pub(crate) use model::{
-    DEMO_TEMPLATE, LoadedModel, load, load_weights, load_weights_routed, load_with_any_text, preset,
+    DEMO_TEMPLATE, LoadedModel, folder, load, load_weights, load_weights_routed, load_with_any_text, preset,
 };
 pub(crate) use sampling::{defaults as default_sampling, sampling};

@@ -113,6 +113,14 @@ pub(crate) fn load(argument: Option<&str>) -> Result<LoadedModel> {
     Ok(LoadedModel { model: Arc::new(model), text: Arc::new(text), name, source })
 }
 
+/// The folder of a model that has one, and what the model is called.
+pub(crate) fn folder(argument: &str) -> Result<(PathBuf, String)> {
+    if argument.starts_with(SYNTH) {
+        bail!("a random model has no files: `lily synth --preset PRESET --out DIR` writes them");
+    }
+    Ok((folder_of(argument)?, name_of(argument)))
+}
+
 /// Opens a model, and its text side where it has one of its own: a random model has none, and a folder may hold no tokenizer.
 pub(crate) fn load_with_any_text(
     argument: Option<&str>,

@@ -48,13 +48,21 @@ pub(crate) fn run(flags: &BenchFlags) -> Result<ExitCode> {
 
 /// Measures what the flags ask for; nothing if it was cancelled.
 fn bench(flags: &BenchFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Option<Report>> {
+    if let Some(trace) = &flags.trace.trace {
+        ensure!(
+            flags.out.is_none(),
+            "--trace {} makes what is measured slower, and --out keeps figures to compare: wanted one of them",
+            trace.display()
+        );
+        remark("--trace: figures are slower than without it");
+    }
     let (model, name) = setup::load_weights_routed(flags.model.model.as_deref(), flags.routing.of_model())?;
     let mut cases = cases::of(flags, model.geometry.max_context)?;
     if flags.model.model.is_none() {
         remark(DEMO_NOTICE);
     }
     let model = Arc::new(model);
-    let chosen = setup::choose(&flags.model, &model)?;
+    let chosen = setup::choose(&flags.model, &model)?.traced(&flags.trace)?;
     chosen.explain();
     let packed = chosen.profile.is_gpu().then(|| model.weights.packed().0);
     let weights = packed.as_ref().unwrap_or(&model.weights);

@@ -1,6 +1,8 @@
 //! What is checked on a GPU: that its compiler takes every text, every case of every kernel, and whole models. The same on a Mac
 //! (`examples/check`) and over a GPU of paper (`crates/lily-emu/examples/metal`). Texts that fail are named, and the rest goes on.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +14,7 @@ use lily_model::testing::checks::{self, Check, Subject, check};
 use lily_model::{DeviceError, Model, SequenceId};
 
 use crate::gpu::{Gpu, Language};
-use crate::{Dialect, MetalDevice, MetalOptions, alone, dialect};
+use crate::{Dialect, MetalDevice, MetalOptions, alone, probe};
 
 /// A GPU with what its checks need.
 pub struct Set<G: Gpu> {
@@ -131,26 +133,27 @@ fn run<G: Gpu>(gpu: G, own: Vec<Check<Set<G>>>) -> Result<(usize, usize), String
             _ => return Err(format!("{name} is not known: wanted --fixtures, --only or --json")),
         }
     }
-    let dialect = dialect(&gpu).map_err(|e| e.to_string())?;
-    let facts = gpu.facts().clone();
+    let (gpu, dialect) = probe(&gpu).map_err(|e| e.to_string())?;
+    let (facts, queue) = (gpu.facts().clone(), gpu.queue_kind());
     println!(
-        "{}, {}, Metal {}, tensor operations: {}, working set {} MiB, longest buffer {} MiB",
+        "{}, {}, Metal {}, queue: {:?}, tensor operations: {}, working set {} MiB, longest buffer {} MiB",
         facts.name,
         facts.system,
         dialect.language.name(),
+        gpu.queue_kind(),
         dialect.tensors,
         facts.working_set >> 20,
         facts.longest_buffer >> 20
     );
     let set = Set { gpu, dialect, fixtures: checks::fixtures(fixtures)? };
-    let all = compiles().into_iter().chain(kernels()).chain(checks::all());
+    let all = compiles().into_iter().chain(kernels()).chain(checks::all()).chain(whole::all());
     let mut outcome = checks::run(&set, all.collect(), only.as_deref());
     let last = checks::run(&set, own, None);
     outcome.results.extend(last.results);
     if let Some(file) = json {
         let report = serde_json::json!({
             "device": facts.name, "system": facts.system, "language": dialect.language.name(),
-            "tensor_operations": dialect.tensors, "passed": outcome.passed + last.passed,
+            "tensor_operations": dialect.tensors, "queue": format!("{queue:?}"), "passed": outcome.passed + last.passed,
             "failed": outcome.failed + last.failed, "checks": outcome.results,
         });
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
