@@ -8,15 +8,15 @@ use lily_model::Forward;
 use lily_model::plan::Profile;
 use support::*;
 
-/// Prompts up to this long: both sides of a page, and blocks of attention by lowered thresholds.
-const LONGEST: usize = 65;
+/// Lengths of prompts: the longest has tokens on both sides of a page's end, in steps, and blocks of attention by lowered thresholds.
+const LENGTHS: [usize; 3] = [1, 7, 65];
 
 /// Half of a prompt in chunks that end nowhere in particular, half in steps.
 fn feed(golden: &Golden) -> Feed {
     Feed { chunk: 23, decode_from: golden.tokens.len() / 2 }
 }
 
-/// All logits of the short goldens under each profile, handed to `check` with the profile's name.
+/// All logits of these goldens under each profile, handed to `check` with the profile's name.
 fn each_profile(
     model_name: &str,
     activation: Activation,
@@ -31,7 +31,9 @@ fn each_profile(
             let rows = all_logits(&mut runner, sequence, &golden.tokens, feed(&golden));
             (golden, rows)
         };
-        let all: Vec<_> = short_goldens(model_name, LONGEST).into_iter().map(of).collect();
+        let goldens = goldens(model_name).into_iter().filter(|golden| LENGTHS.contains(&golden.tokens.len()));
+        let all: Vec<_> = goldens.map(of).collect();
+        assert_eq!(all.len(), LENGTHS.len());
         check(&name, &all);
     }
 }

@@ -25,11 +25,6 @@ pub fn goldens(model: &str) -> Vec<Golden> {
     Golden::all(&repository().join("tests/fixtures"), model)
 }
 
-/// Those of short prompts.
-pub fn short_goldens(model: &str, longest: usize) -> Vec<Golden> {
-    Golden::short(&repository().join("tests/fixtures"), model, longest)
-}
-
 pub fn exact() -> Profile {
     Profile::emulator().with_activation(Activation::F32)
 }
