@@ -75,7 +75,9 @@ pub(crate) enum Sweep {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 pp512 is the prefill of 512 tokens into an empty sequence, in the chunks that answers use; tg128 @ d2048 is 128 decode \
-steps after 2048 tokens, and only the steps are timed. Token i is i * 2654435761 mod 2^32 mod the vocabulary's size. \
+steps after 2048 tokens, and only the steps are timed. Token i is i * 2654435761 mod 2^32 mod the vocabulary's size; on a GPU \
+decode goes on with the tokens that it chooses (temperature 0.6, top_p 0.95, top_k 20), as the server does: on the device, with the next \
+step under way, or without token-handoff by the host. \
 Everything is run once to warm up, then in turn --repeat times, every second time backwards; with --sweep or --out each \
 length by itself, and a mechanism off beside on.
 

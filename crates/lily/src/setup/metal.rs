@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use lily_metal::gpu::{Gpu, Power};
 use lily_metal::{Dialect, MetalDevice, MetalOptions, prefill_chunk};
 use lily_model::device::{self, Device};
-use lily_model::plan::{self, DecodeShape, MatrixUnit, Plan, Profile, Target};
+use lily_model::plan::{self, DecodeShape, MatrixUnit, Plan, Profile, Tail, Target};
 use lily_model::{LogitRows, Model, Weights};
 
 use super::bar::Bar;
@@ -163,7 +163,9 @@ fn first_plans(target: Target<'_>, chunk: usize) -> Result<Vec<Plan>> {
         plans.push(plan::prefill(target, rows, context, LogitRows::Last)?);
     }
     for slots in [1, DECODE_ROWS] {
-        plans.push(plan::decode(target, DecodeShape::logits(slots, context))?);
+        // With the kernels that choose tokens, which are the same for any pools.
+        let tail = Tail::Select { entries: 0 };
+        plans.push(plan::decode(target, DecodeShape { tail, ..DecodeShape::logits(slots, context) })?);
     }
     ensure!(!plans.is_empty(), "a model of {context} tokens has no plans");
     Ok(plans)

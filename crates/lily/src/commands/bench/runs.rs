@@ -1,26 +1,41 @@
-//! The runs themselves: what answers do, without text, server and choice of tokens.
+//! The runs themselves: what answers do, without text and server. A GPU that chooses tokens itself does so here as it does for the
+//! server, and without `token-handoff` the host does; on the CPU the choice is no part of a step, as in other engines' measurements.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lily_engine::{Sampler, Scratch};
 use lily_model::device::Device;
 use lily_model::plan::Switches;
-use lily_model::{DeviceError, Forward, LogitRows, Runner, SequenceId, SnapshotId};
+use lily_model::{
+    ChoosingRow, Chosen, DeviceError, Forward, LogitRows, Runner, SamplingDefaults, SequenceId, SnapshotId,
+};
+use lily_protocol::Sampling;
 
 use super::cases::{Case, order};
 use super::trials::Trial;
 use crate::cli::Fill;
 use crate::commands::ids::ids;
+use crate::setup;
 
 /// A model whose mechanisms can be turned off.
 pub(super) trait Ablate: Forward {
     /// Uses these from now on.
     fn use_switches(&mut self, switches: Switches);
+
+    /// Whether the device can choose tokens, whatever mechanisms are on.
+    fn device_chooses(&self) -> bool {
+        false
+    }
 }
 
 impl<D: Device> Ablate for Runner<D> {
     fn use_switches(&mut self, switches: Switches) {
         Runner::use_switches(self, switches);
+    }
+
+    fn device_chooses(&self) -> bool {
+        self.device().chooses()
     }
 }
 
@@ -174,20 +189,68 @@ impl Bench<'_> {
     }
 
     fn decode(&mut self, sequence: SequenceId, range: std::ops::Range<usize>) -> Result<Duration, Ended> {
+        if self.forward.chooses() {
+            return self.decode_on_device(sequence, range);
+        }
+        let mut choice = self.forward.device_chooses().then(|| self.sampler()).transpose()?;
         let mut time = Duration::ZERO;
+        let mut chosen = None;
         for id in ids(range, self.forward.vocab()) {
             let began = Instant::now();
-            self.forward.decode(&[(sequence, id)])?;
+            self.forward.decode(&[(sequence, chosen.unwrap_or(id))])?;
+            if let Some((sampler, scratch)) = &mut choice {
+                chosen = Some(sampler.choose(self.forward.logits(0), scratch).map_err(failed)?);
+            }
             time += began.elapsed();
             self.done(1)?;
         }
         Ok(time)
     }
 
+    /// What is between the calls is timed too: the device goes on meanwhile.
+    fn decode_on_device(
+        &mut self,
+        sequence: SequenceId,
+        range: std::ops::Range<usize>,
+    ) -> Result<Duration, Ended> {
+        let choosing = self.sampler()?.0.choosing(&[]);
+        let mut left = range.len();
+        let mut output = ids(range.start..range.start + 1, self.forward.vocab());
+        let began = Instant::now();
+        while left > 0 {
+            if self.forward.under_way() == 0 {
+                let token = output.last().copied().unwrap_or_default();
+                let (choosing, output) = (&choosing, &output[..]);
+                self.forward.begin(&[ChoosingRow { sequence, token, choosing, prompt: &[], output }])?;
+            }
+            if self.forward.under_way() < left {
+                self.forward.ahead()?;
+            }
+            match self.forward.take()?.first() {
+                Some(Chosen::Token(token)) => output.push(*token),
+                other => return Err(failed(format!("a step chose no token: {other:?}"))),
+            }
+            left -= 1;
+            self.done(1)?;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// The choice that the server makes for a model without wishes of its own.
+    fn sampler(&self) -> Result<(Sampler, Scratch), Ended> {
+        let sampling = Sampling { seed: 1, ..setup::default_sampling(&SamplingDefaults::default()) };
+        let sampler = Sampler::new(sampling, self.forward.vocab(), &[], Vec::new()).map_err(failed)?;
+        Ok((sampler, Scratch::default()))
+    }
+
     fn done(&self, tokens: usize) -> Result<(), Ended> {
         (self.watch.computed)(tokens);
         if (self.watch.cancelled)() { Err(Ended::Cancelled) } else { Ok(()) }
     }
+}
+
+fn failed(error: impl ToString) -> Ended {
+    Ended::Failed(DeviceError::Failed(error.to_string()))
 }
 
 /// Depths of decode cases, rising, each once.
@@ -207,11 +270,10 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use lily_model::plan::Profile;
+    use lily_model::plan::{Profile, Switch};
     use lily_model::testing::{Spec, model_in_memory};
 
     use super::*;
-    use crate::setup;
 
     /// With chunks of 4.
     fn trials<const N: usize>(cases: &[Case; N]) -> [Trial; N] {
@@ -228,11 +290,30 @@ mod tests {
         snapshots: BTreeMap<SnapshotId, usize>,
         calls: Vec<String>,
         next: u64,
+        /// The device chooses tokens where `token-handoff` is on.
+        chooses: bool,
+        /// Of the run under way: its sequence, and the steps that were not taken.
+        steps: Option<(SequenceId, usize)>,
+        logits: Vec<f32>,
+    }
+
+    impl Books {
+        fn submit(&mut self, sequence: SequenceId, what: &str) {
+            let length = self.lengths.get_mut(&sequence).unwrap();
+            *length += 1;
+            self.calls.push(format!("{what} to {length}"));
+            let under_way = self.under_way();
+            self.steps = Some((sequence, under_way + 1));
+        }
     }
 
     impl Ablate for Books {
         fn use_switches(&mut self, switches: Switches) {
             self.switches.push(switches);
+        }
+
+        fn device_chooses(&self) -> bool {
+            self.chooses
         }
     }
 
@@ -248,6 +329,7 @@ mod tests {
         }
         fn open(&mut self) -> Result<SequenceId, DeviceError> {
             self.next += 1;
+            self.logits.clear();
             self.lengths.insert(SequenceId(self.next), 0);
             Ok(SequenceId(self.next))
         }
@@ -291,14 +373,53 @@ mod tests {
         }
         fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
             let length = self.lengths.get_mut(&rows[0].0).unwrap();
-            assert_eq!(rows[0].1, ids(*length..*length + 1, 100)[0]);
+            let chosen = self.logits.iter().position(|logit| *logit > 0.0);
+            assert_eq!(rows[0].1, chosen.map_or(ids(*length..*length + 1, 100)[0], |id| id as u32));
             *length += 1;
             self.calls.push(format!("decode to {length}"));
+            if self.chooses {
+                self.logits = vec![f32::NEG_INFINITY; 100];
+                self.logits[*length] = 1.0;
+            }
             Ok(())
         }
         fn logits(&self, _: usize) -> &[f32] {
-            &[]
+            &self.logits
         }
+        fn chooses(&self) -> bool {
+            self.chooses && self.switches.last().is_some_and(|on| on.has(Switch::TokenHandoff))
+        }
+        fn begin(&mut self, rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
+            assert_eq!(rows[0].output.last(), Some(&rows[0].token));
+            self.submit(rows[0].sequence, "begin");
+            Ok(())
+        }
+        fn ahead(&mut self) -> Result<bool, DeviceError> {
+            let (sequence, _) = self.steps.unwrap();
+            self.submit(sequence, "ahead");
+            Ok(true)
+        }
+        fn under_way(&self) -> usize {
+            self.steps.map_or(0, |(_, steps)| steps)
+        }
+        fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
+            self.calls.push("take".into());
+            self.steps.as_mut().unwrap().1 -= 1;
+            Ok(vec![Chosen::Token(7)])
+        }
+    }
+
+    /// As the server runs it: with the next step under way, or with the host's choice.
+    #[test]
+    fn a_device_that_chooses_tokens_does_so() {
+        let [with] = trials(&[Case::Decode { depth: 2, steps: 3 }]);
+        let without = Trial { switches: with.switches.without(Switch::TokenHandoff), ..with.clone() };
+        let mut books = Books { chooses: true, ..Books::default() };
+        measure(&mut books, &[with, without], 1, Fill::Computed, SILENT).unwrap();
+        let start = ["prefill to 2, Last", "keep 2"];
+        let with = ["begin to 3", "ahead to 4", "take", "ahead to 5", "take", "take"];
+        let without = ["decode to 3", "decode to 4", "decode to 5"];
+        assert_eq!(books.calls[..11], [&start[..], &with, &without].concat());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use lily_model::LogitRows;
-use lily_model::plan::{self, DecodeShape, Effect, Plan, Profile, Switch, Switches, Target};
+use lily_model::plan::{self, DecodeShape, Effect, Plan, Profile, Switch, Switches, Tail, Target};
 
 use super::cases::{Case, Cases};
 use crate::cli::Phase;
@@ -157,7 +157,11 @@ fn is_same(target: Target<'_>, a: &Trial, b: &Trial) -> Result<bool> {
             Case::Prefill { tokens } => {
                 plan::prefill(target, tokens.min(trial.chunk), tokens, LogitRows::Last)
             }
-            Case::Decode { depth, steps } => plan::decode(target, DecodeShape::logits(1, depth + steps)),
+            Case::Decode { depth, steps } => {
+                let chooses = profile.is_gpu() && profile.has(Switch::TokenHandoff);
+                let tail = if chooses { Tail::Select { entries: 0 } } else { Tail::Logits };
+                plan::decode(target, DecodeShape { tail, ..DecodeShape::logits(1, depth + steps) })
+            }
         };
         plan.with_context(|| trial.case.flags())
     };
