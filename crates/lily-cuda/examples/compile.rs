@@ -87,7 +87,7 @@ fn run() -> Result<(usize, usize), String> {
             let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
             for plan in plans(target).map_err(|e| e.to_string())? {
                 for launch in plan.launches.iter().filter(|l| !l.on_host) {
-                    for set in [KernelSet::Shared, KernelSet::Native] {
+                    for set in [KernelSet::Shared, KernelSet::Candidates] {
                         for dispatch in launches(&launch.kernel, activation, set, CORES) {
                             let variant = Variant::of(&dispatch, activation);
                             let is_same = |v: &Variant| {

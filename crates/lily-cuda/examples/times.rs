@@ -1,5 +1,5 @@
 //! Where a step's or a chunk's time goes: `times [--preset NAME] [--repeat N] [--cubins FOLDER] [--json FILE] [--ablate SWITCH]...
-//! decode:CONTEXT | prefill:TOKENS[@BEFORE] ...`. Each plan is run launch by launch with an event behind each, and launches of one label
+//! [--kernels native|shared|candidates] decode:CONTEXT | prefill:TOKENS[@BEFORE] ...`. Each plan is run launch by launch with an event behind each, and launches of one label
 //! are added up: medians of the repeats, beside the time that their bytes and operations would take at the rates measured first.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use lily_cuda::{CudaDevice, CudaOptions, Gpu, Roof};
+use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet, Roof};
 use lily_model::device::{Batch, Device, Room};
 use lily_model::plan::{self, DecodeShape, Plan, PlanCost, Switch, Target};
 use lily_model::synth::Synth;
@@ -19,6 +19,7 @@ struct Flags {
     cubins: Option<PathBuf>,
     json: Option<PathBuf>,
     ablate: Vec<Switch>,
+    kernels: KernelSet,
     cases: Vec<String>,
 }
 
@@ -29,6 +30,7 @@ fn flags() -> Result<Flags, Box<dyn Error>> {
         cubins: None,
         json: None,
         ablate: Vec::new(),
+        kernels: KernelSet::Native,
         cases: Vec::new(),
     };
     let mut arguments = std::env::args().skip(1);
@@ -39,6 +41,16 @@ fn flags() -> Result<Flags, Box<dyn Error>> {
             "--repeat" => flags.repeat = value()?.parse()?,
             "--cubins" => flags.cubins = Some(value()?.into()),
             "--json" => flags.json = Some(value()?.into()),
+            "--kernels" => {
+                flags.kernels = match value()?.as_str() {
+                    "native" => KernelSet::Native,
+                    "shared" => KernelSet::Shared,
+                    "candidates" => KernelSet::Candidates,
+                    other => {
+                        return Err(format!("--kernels {other}: wanted native, shared or candidates").into());
+                    }
+                };
+            }
             "--ablate" => {
                 let name = value()?;
                 flags.ablate.push(Switch::named(&name).ok_or(format!("--ablate {name} is not a switch"))?);
@@ -162,7 +174,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Model::random("times", &Synth::new(preset, 0)?, &[]);
     let profile = flags.ablate.iter().fold(gpu.profile(), |profile, switch| profile.without(*switch));
     let (weights, packing) = model.weights.packed();
-    let options = CudaOptions { cubins: flags.cubins, ..CudaOptions::new(profile, 16 << 30) };
+    let options =
+        CudaOptions { cubins: flags.cubins, kernels: flags.kernels, ..CudaOptions::new(profile, 16 << 30) };
     let roof = gpu.roof()?;
     let device = CudaDevice::new(&gpu, &model.geometry, &weights, &model, &packing, &options)?;
     println!(

@@ -94,10 +94,7 @@ pub(crate) fn dispatches(
     set: KernelSet,
     cores: usize,
 ) -> Result<Native, DeviceError> {
-    let native = match set {
-        KernelSet::Native => native::of(kernel, activation, cores),
-        KernelSet::Shared => None,
-    };
+    let native = native::of(kernel, activation, set, cores);
     let shared = || kernel.dispatch().map(|d| Native { launches: vec![d], scratch_bytes: 0 });
     let missing = || DeviceError::Failed(format!("GPUs have no text of kernel {}", kernel.name()));
     native.or_else(shared).ok_or_else(missing)

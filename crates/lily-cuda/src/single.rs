@@ -45,9 +45,9 @@ impl Single {
         Single { gpu: gpu.clone(), cores, modules: Modules::new(&gpu.context, codes) }
     }
 
-    /// Whether the device has a native text for a kernel of these sizes.
-    pub fn is_native(&self, kernel: &Kernel, activation: Activation) -> bool {
-        native::of(kernel, activation, self.cores).is_some()
+    /// Whether this set has a native text for a kernel of these sizes.
+    pub fn is_native(&self, kernel: &Kernel, activation: Activation, set: KernelSet) -> bool {
+        native::of(kernel, activation, set, self.cores).is_some()
     }
 
     /// What operands, in the order of the kernel's, hold after a launch over these.

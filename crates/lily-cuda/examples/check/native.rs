@@ -8,6 +8,9 @@ use lily_model::testing::checks::{Check, check};
 
 use crate::set::Set;
 
+/// All that there are.
+const SET: KernelSet = KernelSet::Candidates;
+
 pub(crate) fn all() -> Vec<Check<Set>> {
     let mut by_kernel: BTreeMap<String, Vec<Case>> = BTreeMap::new();
     for case in gpu_cases() {
@@ -24,12 +27,12 @@ fn run(set: &Set, cases: &[Case]) -> String {
     for cores in [set.gpu.found().cores, 1] {
         let mut single = Single::new(&set.gpu, cores, set.cubins.clone());
         for case in cases {
-            if !single.is_native(&case.kernel, case.activation) {
+            if !single.is_native(&case.kernel, case.activation, SET) {
                 continue;
             }
             launched += 1;
             let before: Vec<&[u8]> = case.operands.iter().map(|o| &o.bytes[..]).collect();
-            match single.run(&case.kernel, case.activation, KernelSet::Native, &before, &case.slots) {
+            match single.run(&case.kernel, case.activation, SET, &before, &case.slots) {
                 Ok(after) => wrong.extend(case.complaint(&after)),
                 Err(error) => wrong.push(format!("{:?}: {error}", case.kernel)),
             }

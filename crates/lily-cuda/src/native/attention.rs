@@ -1,6 +1,8 @@
-//! Attention of a decode step: attend_step.cu and attend_combine.cu.
+//! Attention of a decode step (attend_step.cu, attend_combine.cu) and of a prompt (attend_tiles.cu).
 
-use lily_kernels::attention::{AttendCombine, AttendStep, AttendStepBlocks, AttentionPrep, ratio};
+use lily_kernels::attention::{
+    Attend, AttendCombine, AttendMethod, AttendStep, AttendStepBlocks, AttentionPrep, ratio,
+};
 use lily_kernels::{Dispatch, PlainType, Text};
 
 use super::{buffer, by_value};
@@ -14,6 +16,10 @@ const BLOCK: usize = 512;
 /// Bytes of `Shared` in attend_step.cu.
 const SHARED: usize =
     8 * 2 * 32 * 16 + 4 * (HEADS * WIDTH + WIDTH + WIDTH + 2 * 8 * HEADS + 8 * HEADS * WIDTH);
+/// Warps of a block of attend_tiles.cu, of two tokens each: four where eight would leave multiprocessors idle.
+const WARPS: [usize; 2] = [8, 4];
+/// Its threadgroup memory: two tiles of 32 keys and three of values.
+const TILES: usize = 5 * 32 * WIDTH * 2;
 
 text!(
     STEP,
@@ -63,6 +69,28 @@ text!(
     [],
     [buffer("partial", 0), buffer("qg", 1), buffer("positions", 2), buffer("out", 3), by_value(4),]
 );
+text!(
+    ATTEND_TILES,
+    "attend_tiles_native",
+    "attend_tiles.cu",
+    "",
+    [],
+    [
+        buffer("q", 0),
+        buffer("qg", 1),
+        buffer("positions", 2),
+        buffer("out", 3),
+        buffer("keys", 4),
+        buffer("values", 5),
+        buffer("slots", 6),
+        by_value(7),
+    ]
+);
+
+/// What scores are multiplied by: powers of 2 take the place of powers of e.
+fn score_scale() -> f32 {
+    (std::f64::consts::LOG2_E / (WIDTH as f64).sqrt()) as f32
+}
 
 /// `most` blocks of the grid for a KV head: one for each multiprocessor.
 fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize, most: usize) -> Option<Dispatch> {
@@ -72,9 +100,8 @@ fn step_of(text: &'static Text, prep: &AttentionPrep, block: usize, most: usize)
     }
     let is_f32 = |kind| u32::from(kind == PlainType::F32);
     let (blocks, (high, low)) = (s.context.div_ceil(block), ratio(prep.rope_theta, prep.rotary_dim));
-    let scale = (std::f64::consts::LOG2_E / (WIDTH as f64).sqrt()) as f32;
     let sizes = [s.kv_heads, block, blocks, prep.rotary_dim / 2].map(|n| n as u32);
-    let params = sizes.into_iter().chain([high, low, prep.eps, scale].map(f32::to_bits)).collect();
+    let params = sizes.into_iter().chain([high, low, prep.eps, score_scale()].map(f32::to_bits)).collect();
     let constants = vec![is_f32(prep.q_norm), is_f32(prep.k_norm)];
     let mut dispatch =
         Dispatch::new(text, constants, params, [blocks.min(most), s.kv_heads, s.slots], [256, 1, 1]);
@@ -107,4 +134,19 @@ pub(super) fn blocks(k: &AttendStepBlocks, cores: usize) -> Option<Dispatch> {
 pub(super) fn combine(k: &AttendCombine) -> Option<Dispatch> {
     let s = &k.shape;
     (s.head_dim == WIDTH).then(|| combine_of(&COMBINE, s.query_heads, s.slots * s.rows, s.context, k.block))
+}
+
+/// Many rows.
+pub(super) fn tiles(k: &Attend, cores: usize) -> Option<Dispatch> {
+    let s = &k.shape;
+    if k.method != AttendMethod::Flash || (s.head_dim, s.query_heads) != (WIDTH, HEADS * s.kv_heads) {
+        return None;
+    }
+    let params = vec![s.rows as u32, s.kv_heads as u32, score_scale().to_bits()];
+    let blocks = |warps: usize| s.rows.div_ceil(2 * warps) * s.kv_heads;
+    let warps = WARPS.into_iter().find(|warps| blocks(*warps) * s.slots >= cores).unwrap_or(WARPS[1]);
+    let (grid, threads) = ([blocks(warps), s.slots, 1], [32 * warps, 1, 1]);
+    let mut dispatch = Dispatch::new(&ATTEND_TILES, vec![], params, grid, threads);
+    dispatch.threadgroup_bytes = vec![TILES];
+    Some(dispatch)
 }

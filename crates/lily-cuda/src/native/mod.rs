@@ -37,6 +37,8 @@ pub enum KernelSet {
     Shared,
     /// The device's own where there are some.
     Native,
+    /// Those, and kernels whose worth no GPU has shown yet.
+    Candidates,
 }
 
 /// How a launch runs: one after the other.
@@ -67,13 +69,14 @@ pub(crate) fn unit(text: &Text, activation: Activation) -> String {
     format!("#define ACT_IS_{name}\n{HEAD}\n#line 1 \"{}\"\n{}", text.path, text.source)
 }
 
-/// The native launches of a kernel on a GPU of so many multiprocessors, if there are some for its sizes. All are for activations of 16
-/// bits: with float32 the shared texts set the standard.
-pub(crate) fn of(kernel: &Kernel, activation: Activation, cores: usize) -> Option<Native> {
-    if activation == Activation::F32 {
+/// The native launches of a kernel by a set of texts on a GPU of so many multiprocessors, if there are some for its sizes. All are for
+/// activations of 16 bits: with float32 the shared texts set the standard.
+pub(crate) fn of(kernel: &Kernel, activation: Activation, set: KernelSet, cores: usize) -> Option<Native> {
+    if activation == Activation::F32 || set == KernelSet::Shared {
         return None;
     }
     let launches = match kernel {
+        Kernel::Attend(k) if set == KernelSet::Candidates => vec![attention::tiles(k, cores)?],
         Kernel::Matmul(k) if k.method == Method::Tiles => vec![gemm::matmul(k, cores)?],
         Kernel::Matmul(k) => vec![gemv::matmul(k, cores)?],
         Kernel::Swiglu(k) => vec![gemm::swiglu(k, cores)?],
@@ -95,8 +98,8 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, cores: usize) -> Optio
 
 /// The launches of a kernel by a set of texts, on a GPU of so many multiprocessors; none where no GPU runs it.
 pub fn launches(kernel: &Kernel, activation: Activation, set: KernelSet, cores: usize) -> Vec<Dispatch> {
-    let native = if set == KernelSet::Native { of(kernel, activation, cores) } else { None };
-    native.map_or_else(|| kernel.dispatch().into_iter().collect(), |native| native.launches)
+    of(kernel, activation, set, cores)
+        .map_or_else(|| kernel.dispatch().into_iter().collect(), |native| native.launches)
 }
 
 /// A buffer of a text.
@@ -124,7 +127,9 @@ mod tests {
     fn texts_take_what_kernels_bind() {
         let mut seen = std::collections::BTreeSet::new();
         for case in gpu_cases() {
-            let Some(native) = of(&case.kernel, case.activation, 132) else { continue };
+            let Some(native) = of(&case.kernel, case.activation, KernelSet::Candidates, 132) else {
+                continue;
+            };
             for dispatch in native.launches {
                 let text = dispatch.text;
                 assert!(unit(text, case.activation).contains(&cuda_symbol(text)));
