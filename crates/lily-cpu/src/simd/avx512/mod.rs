@@ -308,7 +308,7 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
         }
     }
 
-    /// Of each chunk the four parts of its runs apart; where chunks meet in pairs, see [`meet_pair`], first the runs that
+    /// Of each chunk the four parts of its runs apart; where chunks meet in pairs (`pairs`), first the runs that
     /// come from even quarters of both.
     #[inline(always)]
     unsafe fn spread(shape: RowShape, row: &Row<'_>, out: *mut i8) {
