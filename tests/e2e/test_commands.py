@@ -118,6 +118,10 @@ def test_devices_and_precisions_that_are_not_there_say_what_is(lily):
     assert "fast" in done.stderr
     done = lily("run", "x", "--device", "emu")
     assert done.returncode == 1 and "cargo build --features emu" in done.stderr
+    for queue, env in ((["--metal-queue", "classic"], {}), ([], {"LILY_METAL_QUEUE": "metal4"})):
+        done = lily("run", "x", "--device", "cpu", *queue, env=env)
+        assert done.returncode == 1 and "--metal-queue is for the GPU of a Mac; wanted with it: --device metal" in done.stderr
+    assert lily("run", "x", "--metal-queue", "3").returncode == 2
     # whether this machine has a driver, GPUs or neither
     done = lily("run", "x", "--device", "cuda:99")
     assert done.returncode == 1 and "panicked" not in done.stderr

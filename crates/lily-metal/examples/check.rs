@@ -1,5 +1,5 @@
 //! The checks of kernels and whole models on the GPU of this Mac (`lily_metal::checking`): `check [--fixtures FOLDER] [--only WORD]
-//! [--json FILE]`. Prints 'N passed, N failed' last; `scripts/mac-check` runs it.
+//! [--queue auto|classic|metal4] [--json FILE]`. Prints 'N passed, N failed' last; `scripts/mac-check` runs it.
 
 use std::process::ExitCode;
 

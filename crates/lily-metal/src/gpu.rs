@@ -161,6 +161,9 @@ pub trait Gpu: Clone + Send + Sync + 'static {
     /// The same GPU, with commands that reach it so. Buffers are made and used by one of the two.
     fn with_queue(&self, kind: QueueKind) -> Result<Self, GpuError>;
 
+    /// Does something with it. Where the system throws an exception, that is an error.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError>;
+
     /// How commands reach it.
     fn queue_kind(&self) -> QueueKind;
 

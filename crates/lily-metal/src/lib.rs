@@ -41,5 +41,5 @@ pub use estimate::prefill_chunk;
 #[cfg(not(target_os = "macos"))]
 pub use nowhere::NoGpu;
 pub use pipelines::Dialect;
-pub use probe::{dialect, probe};
+pub use probe::{Probed, QueueChoice, dialect, probe};
 pub use queue::MOST_IN_FLIGHT;

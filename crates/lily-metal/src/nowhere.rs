@@ -28,6 +28,10 @@ impl Gpu for NoGpu {
         match *self {}
     }
 
+    fn guarded<T>(&self, _: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError> {
+        match *self {}
+    }
+
     fn queue_kind(&self) -> QueueKind {
         match *self {}
     }

@@ -5,22 +5,65 @@ use lily_kernels::{Activation, Contract, QuantFormat, bindings, metal_unit};
 use lily_model::DeviceError;
 
 use crate::alone;
-use crate::gpu::{Gpu, GpuError, Language, QueueKind};
+use crate::gpu::{Fault, Gpu, GpuError, Language, QueueKind};
 use crate::pipelines::Dialect;
 use crate::try_queue;
 
 /// How far products of tensor operations may be from the definition, of the largest: operands are exact, sums are float32.
 const NEAR: f64 = 1e-4;
 
-/// The GPU with the newest queue that works, and how texts are compiled for it.
+/// Which queue commands are to go through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QueueChoice {
+    /// The newest that works.
+    #[default]
+    Auto,
+    /// This one; no other is tried.
+    Only(QueueKind),
+}
+
+/// What a probe has found.
+#[derive(Clone)]
+pub struct Probed<G> {
+    /// The GPU with its queue.
+    pub gpu: G,
+    /// How texts are compiled for it.
+    pub dialect: Dialect,
+    /// What a queue of Metal 4 did wrong, where the GPU says that it has them and one was tried.
+    pub refused: Option<String>,
+}
+
+/// The GPU with the queue that was chosen, and how texts are compiled for it.
 ///
 /// # Errors
-/// Where it takes none of the languages that the kernels are written in.
-pub fn probe<G: Gpu>(gpu: &G) -> Result<(G, Dialect), DeviceError> {
+/// Where it takes none of the languages that the kernels are written in, or where only a queue will do that does not work.
+pub fn probe<G: Gpu>(gpu: &G, choice: QueueChoice) -> Result<Probed<G>, DeviceError> {
     let dialect = dialect(gpu)?;
-    let newest = if gpu.facts().is_metal4 { gpu.with_queue(QueueKind::Metal4).ok() } else { None };
-    let works = |gpu: &G| try_queue::works(gpu, dialect).unwrap_or(false);
-    Ok((newest.filter(works).unwrap_or_else(|| gpu.clone()), dialect))
+    let classic = |refused| Ok(Probed { gpu: gpu.clone(), dialect, refused });
+    if choice == QueueChoice::Only(QueueKind::Classic) {
+        return classic(None);
+    }
+    let only = choice == QueueChoice::Only(QueueKind::Metal4);
+    let facts = gpu.facts();
+    if !facts.is_metal4 && !only {
+        return classic(None);
+    }
+    let tried = match facts.is_metal4 {
+        // An exception must not leave here; what it was thrown through goes inside, too.
+        true => gpu.guarded(|| {
+            let gpu = gpu.with_queue(QueueKind::Metal4)?;
+            try_queue::works(&gpu, dialect).map(|()| gpu)
+        }),
+        false => Err(GpuError::new(Fault::Commands, format!("{} has none for this GPU", facts.system))),
+    };
+    match tried {
+        Ok(gpu) => Ok(Probed { gpu, dialect, refused: None }),
+        Err(error) if only => {
+            let text = format!("no queue of Metal 4 on {} ({}): {error}", facts.name, facts.system);
+            Err(DeviceError::Failed(text))
+        }
+        Err(error) => classic(Some(error.to_string())),
+    }
 }
 
 /// The newest language that the system takes, and whether tensor operations give what they should.
@@ -46,7 +89,7 @@ pub fn dialect<G: Gpu>(gpu: &G) -> Result<Dialect, DeviceError> {
 /// Whether a product by tensor operations is the one of the definition: compiled, run and compared.
 pub(crate) fn tensors<G: Gpu>(gpu: &G) -> bool {
     // One that the compiler does not take is an answer, too.
-    product(gpu).unwrap_or(false)
+    gpu.guarded(|| product(gpu)).unwrap_or(false)
 }
 
 fn product<G: Gpu>(gpu: &G) -> Result<bool, GpuError> {
@@ -94,7 +137,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
     use super::*;
-    use crate::fake::FakeGpu;
+    use crate::fake::{FakeGpu, Metal4Fault};
 
     #[test]
     fn the_newest_language_that_compiles_is_taken() {
@@ -113,5 +156,38 @@ mod tests {
         let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
         assert!(!dialect(&gpu).unwrap().tensors);
         assert_eq!(gpu.submissions(), 1, "they were tried");
+    }
+
+    /// A queue that works is seen where somebody runs what is recorded (`crates/lily-emu/examples/metal`).
+    #[test]
+    fn a_queue_that_is_refused_leaves_the_classic_one_and_says_why() {
+        for (fault, wanted) in [
+            (None, "what it filled"),
+            (Some(Metal4Fault::Missing), "no queue of paper"),
+            (Some(Metal4Fault::Wrong), "what it filled"),
+            (Some(Metal4Fault::Stuck), "10 seconds"),
+            (Some(Metal4Fault::ThrowsWhenMade), "an exception of paper"),
+            (Some(Metal4Fault::ThrowsWhenUsed), "an exception of paper"),
+        ] {
+            let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
+            gpu.fail(|faults| faults.metal4 = fault);
+            let probed = probe(&gpu, QueueChoice::Auto).unwrap();
+            assert_eq!(probed.gpu.queue_kind(), QueueKind::Classic, "{fault:?}");
+            assert!(probed.refused.as_ref().is_some_and(|why| why.contains(wanted)), "{:?}", probed.refused);
+            let refused = probe(&gpu, QueueChoice::Only(QueueKind::Metal4)).err().unwrap().to_string();
+            assert!(refused.contains(wanted) && refused.contains("queue of Metal 4"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_nobody_asked_for_is_not_tried() {
+        let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
+        gpu.fail(|faults| faults.metal4 = Some(Metal4Fault::ThrowsWhenMade));
+        let probed = probe(&gpu, QueueChoice::Only(QueueKind::Classic)).unwrap();
+        assert_eq!((probed.gpu.queue_kind(), probed.refused), (QueueKind::Classic, None));
+        let gpu = FakeGpu::new();
+        assert_eq!(probe(&gpu, QueueChoice::Auto).unwrap().refused, None, "it says that it has none");
+        let refused = probe(&gpu, QueueChoice::Only(QueueKind::Metal4)).err().unwrap().to_string();
+        assert!(refused.contains("macOS of paper has none"), "{refused}");
     }
 }

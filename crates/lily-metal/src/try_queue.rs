@@ -6,7 +6,7 @@ use lily_kernels::norm::RmsNorm;
 use lily_kernels::{Activation, Contract, PlainType};
 
 use crate::alone;
-use crate::gpu::{Block, Commands, Gpu, GpuError, Submitted};
+use crate::gpu::{Block, Commands, Fault, Gpu, GpuError, Submitted};
 use crate::pipelines::Dialect;
 
 /// How long commands that try a queue are waited for.
@@ -18,12 +18,14 @@ const WIDTH: usize = 64;
 /// How far a result may be from the definition, of its size: sums are float32.
 const NEAR: f64 = 1e-4;
 
-/// Over two submissions, of which the second reads what the first wrote.
-pub(crate) fn works<G: Gpu>(gpu: &G, dialect: Dialect) -> Result<bool, GpuError> {
+/// Over two submissions, of which the second reads what the first wrote. What is wrong, if anything is.
+pub(crate) fn works<G: Gpu>(gpu: &G, dialect: Dialect) -> Result<(), GpuError> {
+    let wrong = |text: &str| GpuError::new(Fault::Commands, text);
+    let unknown = || wrong("the kernel of the trial has other operands");
     let kernel = RmsNorm { rows: ROWS, width: WIDTH, eps: 1e-6, weight: PlainType::F32 };
-    let Some(dispatch) = kernel.dispatch() else { return Ok(false) };
+    let dispatch = kernel.dispatch().ok_or_else(unknown)?;
     let numbers = ["x", "w", "out"].map(|name| dispatch.text.buffer(name));
-    let [Some(x), Some(weight), Some(out)] = numbers else { return Ok(false) };
+    let [Some(x), Some(weight), Some(out)] = numbers else { return Err(unknown()) };
     let pipeline = alone::pipeline(gpu, dialect, &dispatch, Activation::F32)?;
 
     let values: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i * 37 % 29) as f32 - 14.0).collect();
@@ -43,7 +45,8 @@ pub(crate) fn works<G: Gpu>(gpu: &G, dialect: Dialect) -> Result<bool, GpuError>
     second.copy(&normed, 0..len, &kept, len);
     let mut second = second.submit();
     if first.wait(PATIENCE)?.is_none() || second.wait(PATIENCE)?.is_none() {
-        return Ok(false);
+        let text = format!("its commands did not end in {} seconds", PATIENCE.as_secs());
+        return Err(GpuError::new(Fault::Timeout, text));
     }
 
     let mut after = vec![0; 2 * len];
@@ -53,7 +56,13 @@ pub(crate) fn works<G: Gpu>(gpu: &G, dialect: Dialect) -> Result<bool, GpuError>
     let x: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
     let want = kernel.reference(&x, &[1.0; WIDTH]);
     let near = |(want, found): (&f64, f64)| (want - found).abs() <= NEAR * want.abs().max(1.0);
-    Ok(filled.iter().all(|byte| *byte == 0x3c) && want.iter().zip(normed).all(near))
+    if !filled.iter().all(|byte| *byte == 0x3c) {
+        return Err(wrong("what it filled holds something else"));
+    }
+    if !want.iter().zip(normed).all(near) {
+        return Err(wrong("what its kernel wrote and it copied is not what it should be"));
+    }
+    Ok(())
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {

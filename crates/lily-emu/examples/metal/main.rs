@@ -1,5 +1,5 @@
 //! The Metal device where no Mac is: the checks of `lily_metal::checking` over a GPU of paper (`lily_metal::fake`), whose commands run the
-//! kernels' texts in the emulator, as late as a GPU may. `metal [--fixtures FOLDER] [--only WORD] [--json FILE]`; with
+//! kernels' texts in the emulator, as late as a GPU may. `metal [--fixtures FOLDER] [--only WORD] [--queue auto|classic|metal4] [--json FILE]`; with
 //! `LILY_BREAK=KERNEL` in the environment, what that kernel writes is spoiled, to see that it is named.
 //! Prints 'N passed, N failed' last.
 #![allow(clippy::unwrap_used)] // failures of checks, which are caught
@@ -9,6 +9,7 @@ mod executor;
 
 use std::process::ExitCode;
 
+use lily_metal::QueueChoice;
 use lily_metal::checking::{self, Set};
 use lily_metal::fake::{FakeGpu, Metal4Fault};
 use lily_metal::gpu::{Gpu as _, QueueKind};
@@ -34,15 +35,32 @@ fn main() -> ExitCode {
                 set.dialect.language.name().to_owned()
             }),
             check("the probe takes a queue of Metal 4 that works", |set: &Set<FakeGpu>| {
-                assert_eq!(set.gpu.queue_kind(), QueueKind::Metal4);
-                for fault in [Metal4Fault::Missing, Metal4Fault::Wrong, Metal4Fault::Stuck] {
+                let probed = |choice, fault| {
                     let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
                     let gpu = gpu.with_executor(executor::executor(None));
-                    gpu.fail(|faults| faults.metal4 = Some(fault));
-                    let (gpu, dialect) = lily_metal::probe(&gpu).unwrap();
-                    assert_eq!((gpu.queue_kind(), dialect), (QueueKind::Classic, set.dialect), "{fault:?}");
+                    gpu.fail(|faults| faults.metal4 = fault);
+                    let probed = lily_metal::probe(&gpu, choice).unwrap();
+                    assert_eq!(probed.dialect, set.dialect, "{fault:?}");
+                    (probed.gpu.queue_kind(), probed.refused.is_some())
+                };
+                for choice in [QueueChoice::Auto, QueueChoice::Only(QueueKind::Metal4)] {
+                    assert_eq!(probed(choice, None), (QueueKind::Metal4, false));
                 }
-                "and none that is missing, wrong or stuck".to_owned()
+                assert_eq!(probed(QueueChoice::Only(QueueKind::Classic), None), (QueueKind::Classic, false));
+                for fault in [
+                    Metal4Fault::Missing,
+                    Metal4Fault::Wrong,
+                    Metal4Fault::Stuck,
+                    Metal4Fault::ThrowsWhenMade,
+                    Metal4Fault::ThrowsWhenUsed,
+                ] {
+                    assert_eq!(
+                        probed(QueueChoice::Auto, Some(fault)),
+                        (QueueKind::Classic, true),
+                        "{fault:?}"
+                    );
+                }
+                "and none that is missing, wrong or stuck, or throws".to_owned()
             }),
             check("host and GPU keep apart", wrongs),
         ]

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::classic::Classic;
+use super::exception::caught;
 use super::metal4::Metal4;
 use super::{AppleBuffer, ApplePipeline};
 use crate::gpu::{Commands, Fault, GpuError, Span, Submitted};
@@ -18,12 +19,12 @@ pub(super) enum Form {
     Metal4(Metal4),
 }
 
-/// The same for both.
+/// The same for both; what a queue of Metal 4 throws is kept until it is submitted.
 macro_rules! both {
     ($commands:expr, $form:ident => $told:expr) => {
         match $commands {
             Form::Classic($form) => $told,
-            Form::Metal4($form) => $told,
+            Form::Metal4(metal4) => metal4.tell(|$form| $told),
         }
     };
 }
@@ -66,7 +67,10 @@ impl Commands for AppleCommands {
     }
 
     fn submit(self) -> AppleSubmitted {
-        both!(self.0, form => form.submit())
+        match self.0 {
+            Form::Classic(form) => form.submit(),
+            Form::Metal4(form) => caught(|| Ok(form.submit())).unwrap_or_else(AppleSubmitted::failed),
+        }
     }
 }
 

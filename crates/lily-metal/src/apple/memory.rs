@@ -12,6 +12,7 @@ use objc2_metal::{
 
 use lily_model::Mapped;
 
+use super::exception::caught;
 use crate::gpu::{Block, Fault, GpuError};
 
 /// Memory that the GPU and this process see. A clone is the same memory.
@@ -64,16 +65,23 @@ impl Resident {
         &self.set
     }
 
-    fn add(&self, buffer: &ProtocolObject<dyn MTLBuffer>) {
+    fn add(&self, buffer: &ProtocolObject<dyn MTLBuffer>) -> Result<(), GpuError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.set.addAllocation(ProtocolObject::from_ref(buffer));
-        self.set.commit();
+        caught(|| {
+            self.set.addAllocation(ProtocolObject::from_ref(buffer));
+            self.set.commit();
+            Ok(())
+        })
     }
 
     fn remove(&self, buffer: &ProtocolObject<dyn MTLBuffer>) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.set.removeAllocation(ProtocolObject::from_ref(buffer));
-        self.set.commit();
+        // What cannot be taken out stays in memory, and nobody is there to be told.
+        let _ = caught(|| {
+            self.set.removeAllocation(ProtocolObject::from_ref(buffer));
+            self.set.commit();
+            Ok(())
+        });
     }
 }
 
@@ -83,7 +91,7 @@ impl AppleBuffer {
         label: &str,
         resident: Option<&Arc<Resident>>,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Self {
+    ) -> Result<Self, GpuError> {
         buffer.setLabel(Some(&NSString::from_str(label)));
         // SAFETY: shared memory of that length, zeroed by Metal; nobody else has the buffer yet, neither here nor on the GPU.
         fill(unsafe { std::slice::from_raw_parts_mut(buffer.contents().as_ptr().cast(), buffer.length()) });
@@ -113,19 +121,19 @@ impl AppleBuffer {
             || GpuError::new(Fault::Memory, format!("no buffer over {} bytes of a file", bytes.len()));
         let buffer = made.ok_or_else(refused)?;
         buffer.setLabel(Some(&NSString::from_str(label)));
-        Ok(AppleBuffer::with(buffer, resident, Some(pages.clone())))
+        AppleBuffer::with(buffer, resident, Some(pages.clone()))
     }
 
     fn with(
         buffer: Retained<ProtocolObject<dyn MTLBuffer>>,
         resident: Option<&Arc<Resident>>,
         pages: Option<Mapped>,
-    ) -> Self {
+    ) -> Result<Self, GpuError> {
         if let Some(resident) = resident {
-            resident.add(&buffer);
+            resident.add(&buffer)?;
         }
         let resident = resident.cloned();
-        AppleBuffer(Arc::new(Inner { buffer, host: Mutex::new(()), resident, pages }))
+        Ok(AppleBuffer(Arc::new(Inner { buffer, host: Mutex::new(()), resident, pages })))
     }
 
     pub(super) fn metal(&self) -> &ProtocolObject<dyn MTLBuffer> {

@@ -20,6 +20,7 @@ use objc2_metal::{
 };
 
 use super::commands::{AppleSubmitted, Outcome};
+use super::exception::caught;
 use super::memory::Resident;
 use super::{AppleBuffer, ApplePipeline, words};
 use crate::gpu::{Block, Commands, Fault, GpuError, Span};
@@ -135,6 +136,20 @@ impl Metal4 {
         })
     }
 
+    /// Tells Metal something, unless that failed before: what is written down after a failure is not submitted.
+    pub(super) fn tell(&mut self, told: impl FnOnce(&mut Self)) {
+        if self.failed.is_some() {
+            return;
+        }
+        let done = caught(|| {
+            told(self);
+            Ok(())
+        });
+        if let Err(error) = done {
+            self.failed.get_or_insert(error);
+        }
+    }
+
     fn wait_if(&self, waits: bool) {
         if waits {
             self.encoder.barrierAfterEncoderStages_beforeEncoderStages_visibilityOptions(
@@ -160,7 +175,7 @@ impl Metal4 {
             let options = MTLResourceOptions::StorageModeShared;
             let made = self.queue.device.newBufferWithLength_options(WORDS, options);
             let made = made.ok_or_else(|| GpuError::new(Fault::Memory, "no memory for words"))?;
-            tools.words.push(AppleBuffer::new(made, "words", Some(&self.queue.resident), &mut |_| ()));
+            tools.words.push(AppleBuffer::new(made, "words", Some(&self.queue.resident), &mut |_| ())?);
         }
         tools
             .words
@@ -191,8 +206,8 @@ impl Metal4 {
 
 impl Drop for Metal4 {
     fn drop(&mut self) {
-        // Those that are not submitted.
-        if let Some(tools) = self.end() {
+        // Those that are not submitted. Nobody could be told of an exception, and the tools go with it.
+        if let Ok(Some(tools)) = caught(|| Ok(self.end())) {
             self.queue.done_with(tools);
         }
     }
@@ -272,7 +287,7 @@ impl Commands for Metal4 {
     fn submit(mut self) -> AppleSubmitted {
         let Some(tools) = self.end() else { return AppleSubmitted::failed(missing("commands")) };
         if let Some(error) = self.failed.take() {
-            self.queue.done_with(tools);
+            // The tools go: who knows what state they are in.
             return AppleSubmitted::failed(error);
         }
         autoreleasepool(|_| {
@@ -282,7 +297,7 @@ impl Commands for Metal4 {
             let queue = self.queue.clone();
             let handler = RcBlock::new(move |feedback: NonNull<ProtocolObject<dyn MTL4CommitFeedback>>| {
                 // SAFETY: Metal's own, alive during the call.
-                let outcome = outcome(unsafe { feedback.as_ref() });
+                let outcome = caught(|| outcome(unsafe { feedback.as_ref() }));
                 if let Some((tools, used)) = held.take() {
                     queue.done_with(tools);
                     drop(used);

@@ -7,6 +7,7 @@
 mod archive;
 mod classic;
 mod commands;
+mod exception;
 mod memory;
 mod metal4;
 
@@ -32,6 +33,7 @@ use crate::gpu::{Constant, Facts, Fault, Gpu, GpuError, Language, Limits, Power,
 use archive::Archive;
 use classic::Classic;
 use commands::Form;
+use exception::caught;
 use lily_kernels::WordKind;
 use lily_model::Mapped;
 use lily_model::pack::PAGE;
@@ -126,7 +128,7 @@ impl Gpu for AppleGpu {
         let Inner { device, queue, archive, facts, .. } = &*self.0;
         let metal4 = match kind {
             QueueKind::Classic => None,
-            QueueKind::Metal4 => Some(Arc::new(autoreleasepool(|_| Queue4::new(device))?)),
+            QueueKind::Metal4 => Some(Arc::new(caught(|| autoreleasepool(|_| Queue4::new(device)))?)),
         };
         Ok(AppleGpu(Arc::new(Inner {
             device: device.clone(),
@@ -142,6 +144,10 @@ impl Gpu for AppleGpu {
             Some(_) => QueueKind::Metal4,
             None => QueueKind::Classic,
         }
+    }
+
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError> {
+        caught(work)
     }
 
     fn allocated(&self) -> usize {
@@ -168,7 +174,7 @@ impl Gpu for AppleGpu {
         let options = MTLResourceOptions::StorageModeShared;
         let buffer = self.0.device.newBufferWithLength_options(bytes, options);
         let refused = || GpuError::new(Fault::Memory, format!("no buffer of {bytes} bytes"));
-        Ok(AppleBuffer::new(buffer.ok_or_else(refused)?, label, self.resident(), fill))
+        AppleBuffer::new(buffer.ok_or_else(refused)?, label, self.resident(), fill)
     }
 
     fn map(&self, label: &str, pages: &Mapped) -> Result<AppleBuffer, GpuError> {
@@ -177,8 +183,11 @@ impl Gpu for AppleGpu {
 
     fn keep_resident(&self, buffers: &[AppleBuffer]) {
         if let Some(resident) = self.resident() {
-            // Everything is in the set; now is the time to read it.
-            resident.set().requestResidency();
+            // Everything is in the set; now is the time to read it. Where that is refused it is read when it is used.
+            let _ = caught(|| {
+                resident.set().requestResidency();
+                Ok(())
+            });
             return;
         }
         autoreleasepool(|_| {
@@ -268,7 +277,7 @@ impl Gpu for AppleGpu {
 
     fn begin(&self, label: &str) -> Result<AppleCommands, GpuError> {
         Ok(AppleCommands(match &self.0.metal4 {
-            Some(queue) => Form::Metal4(Metal4::begin(queue, label)?),
+            Some(queue) => Form::Metal4(caught(|| Metal4::begin(queue, label))?),
             None => Form::Classic(Classic::begin(&self.0.queue, label)?),
         }))
     }

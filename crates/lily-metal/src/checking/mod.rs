@@ -13,8 +13,8 @@ use lily_model::plan::{MatrixUnit, Profile};
 use lily_model::testing::checks::{self, Check, Subject, check};
 use lily_model::{DeviceError, Model, SequenceId};
 
-use crate::gpu::{Gpu, Language};
-use crate::{Dialect, MetalDevice, MetalOptions, alone, probe};
+use crate::gpu::{Gpu, Language, QueueKind};
+use crate::{Dialect, MetalDevice, MetalOptions, Probed, QueueChoice, alone, probe};
 
 /// A GPU with what its checks need.
 pub struct Set<G: Gpu> {
@@ -121,8 +121,17 @@ pub fn main<G: Gpu>(gpu: Result<G, String>, own: impl FnOnce() -> Vec<Check<Set<
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn queue(word: &str) -> Result<QueueChoice, String> {
+    match word {
+        "auto" => Ok(QueueChoice::Auto),
+        "classic" => Ok(QueueChoice::Only(QueueKind::Classic)),
+        "metal4" => Ok(QueueChoice::Only(QueueKind::Metal4)),
+        _ => Err(format!("--queue is {word}: wanted auto, classic or metal4")),
+    }
+}
+
 fn run<G: Gpu>(gpu: G, own: Vec<Check<Set<G>>>) -> Result<(usize, usize), String> {
-    let (mut fixtures, mut only, mut json) = (None, None, None);
+    let (mut fixtures, mut only, mut json, mut choice) = (None, None, None, QueueChoice::Auto);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or(format!("{name} takes a value"));
@@ -130,10 +139,11 @@ fn run<G: Gpu>(gpu: G, own: Vec<Check<Set<G>>>) -> Result<(usize, usize), String
             "--fixtures" => fixtures = Some(PathBuf::from(value?)),
             "--only" => only = Some(value?),
             "--json" => json = Some(PathBuf::from(value?)),
-            _ => return Err(format!("{name} is not known: wanted --fixtures, --only or --json")),
+            "--queue" => choice = queue(&value?)?,
+            _ => return Err(format!("{name} is not known: wanted --fixtures, --only, --queue or --json")),
         }
     }
-    let (gpu, dialect) = probe(&gpu).map_err(|e| e.to_string())?;
+    let Probed { gpu, dialect, refused } = probe(&gpu, choice).map_err(|e| e.to_string())?;
     let (facts, queue) = (gpu.facts().clone(), gpu.queue_kind());
     println!(
         "{}, {}, Metal {}, queue: {:?}, tensor operations: {}, working set {} MiB, longest buffer {} MiB",
@@ -145,6 +155,9 @@ fn run<G: Gpu>(gpu: G, own: Vec<Check<Set<G>>>) -> Result<(usize, usize), String
         facts.working_set >> 20,
         facts.longest_buffer >> 20
     );
+    if let Some(refused) = refused {
+        println!("no queue of Metal 4: {refused}");
+    }
     let set = Set { gpu, dialect, fixtures: checks::fixtures(fixtures)? };
     let all = compiles().into_iter().chain(kernels()).chain(checks::all()).chain(whole::all());
     let mut outcome = checks::run(&set, all.collect(), only.as_deref());

@@ -7,6 +7,7 @@
 mod memory;
 mod record;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use memory::FakeBuffer;
@@ -52,6 +53,18 @@ pub enum Metal4Fault {
     Wrong,
     /// Their commands do not end.
     Stuck,
+    /// An exception is thrown when one is made.
+    ThrowsWhenMade,
+    /// An exception is thrown when commands are begun.
+    ThrowsWhenUsed,
+}
+
+/// What is thrown: [`Gpu::guarded`] catches it, and nothing else does.
+struct Thrown;
+
+fn throw() -> ! {
+    // Without the message of a panic.
+    std::panic::resume_unwind(Box::new(Thrown))
 }
 
 /// Who runs what was recorded.
@@ -238,8 +251,18 @@ impl Gpu for FakeGpu {
             (QueueKind::Metal4, Some(Metal4Fault::Missing)) => {
                 Err(GpuError::new(Fault::Commands, "no queue of paper"))
             }
+            (QueueKind::Metal4, Some(Metal4Fault::ThrowsWhenMade)) => throw(),
             _ => Ok(FakeGpu { queue: kind, ..self.clone() }),
         }
+    }
+
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError> {
+        std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| {
+            match thrown.is::<Thrown>() {
+                true => Err(GpuError::new(Fault::Commands, "an exception of paper")),
+                false => std::panic::resume_unwind(thrown),
+            }
+        })
     }
 
     fn queue_kind(&self) -> QueueKind {
@@ -311,6 +334,9 @@ impl Gpu for FakeGpu {
     }
 
     fn begin(&self, label: &str) -> Result<FakeCommands, GpuError> {
+        if self.queue == QueueKind::Metal4 && self.faults().metal4 == Some(Metal4Fault::ThrowsWhenUsed) {
+            throw();
+        }
         self.log().begun();
         Ok(FakeCommands::new(self, label))
     }

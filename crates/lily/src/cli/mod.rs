@@ -2,6 +2,7 @@
 
 mod bench;
 mod eval;
+mod metal;
 mod pack;
 mod serve;
 mod synth;
@@ -17,6 +18,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 
 pub(crate) use bench::{BenchFlags, BenchOutput, Fill, Routing, Sweep};
 pub(crate) use eval::EvalFlags;
+pub(crate) use metal::{MetalFlags, MetalQueue};
 pub(crate) use pack::PackFlags;
 pub(crate) use serve::{PsFlags, ServeFlags};
 pub(crate) use synth::{SizeFlags, SynthFlags};
@@ -124,6 +126,8 @@ pub(crate) struct ModelFlags {
     /// Kernels of an NVIDIA GPU, for comparisons: native (its own where they win, the default), or shared (the texts of all GPUs).
     #[arg(long, env = "LILY_KERNELS", value_enum)]
     pub(crate) kernels: Option<Kernels>,
+    #[command(flatten)]
+    pub(crate) metal: MetalFlags,
 }
 
 /// Which kernels a GPU runs.
@@ -283,6 +287,8 @@ pub(crate) struct DoctorFlags {
     /// Print JSON.
     #[arg(long, env = "LILY_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) metal: MetalFlags,
 }
 
 /// `lily logits`.

@@ -9,7 +9,7 @@ use lily_cpu::Isa;
 use lily_model::{Forward, LogitRows, RunnerOptions};
 use serde::Serialize;
 
-use crate::cli::{Device, DoctorFlags, ModelFlags, Precision};
+use crate::cli::{Device, DoctorFlags, MetalFlags, ModelFlags, Precision};
 use crate::setup;
 use crate::terminal::causes;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
         Err(error) => DeviceReport { name: "cpu", works: false, detail: causes(&error) },
     };
     let mut devices = vec![cpu];
-    devices.push(metal());
+    devices.push(metal(flags.metal));
     devices.extend(cuda());
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -62,9 +62,9 @@ pub(crate) fn run(flags: &DoctorFlags) -> Result<ExitCode> {
 }
 
 /// The GPU of a Mac, tried like the CPU, with what the system lets it use and what holds it back now.
-fn metal() -> DeviceReport {
-    let tried = setup::metal::open().and_then(|opened| {
-        let detail = try_device(Device::Metal)?;
+fn metal(flags: MetalFlags) -> DeviceReport {
+    let tried = setup::metal::open(flags).and_then(|opened| {
+        let detail = try_device(Device::Metal, flags)?;
         Ok(format!("{detail}, {}", opened.describe()))
     });
     match tried {
@@ -82,7 +82,7 @@ fn cuda() -> Vec<DeviceReport> {
     };
     let tried = |gpu: lily_cuda::Found| {
         let number = u16::try_from(gpu.ordinal).unwrap_or(u16::MAX);
-        match try_device(Device::Cuda(number)) {
+        match try_device(Device::Cuda(number), MetalFlags::default()) {
             Ok(detail) => {
                 let (memory, embedded) = (setup::readable(gpu.memory), gpu.embedded());
                 report(true, format!("{detail}, {memory} of memory; {embedded}"))
@@ -94,7 +94,7 @@ fn cuda() -> Vec<DeviceReport> {
 }
 
 fn try_cpu() -> Result<String> {
-    let detail = try_device(Device::Cpu)?;
+    let detail = try_device(Device::Cpu, MetalFlags::default())?;
     let sets: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
     Ok(format!("{detail}; this processor has {}", sets.join(", ")))
 }
@@ -103,13 +103,14 @@ fn try_cpu() -> Result<String> {
 const APART: f32 = 1e-4;
 
 /// Runs a few tokens of the demo model both ways and compares.
-fn try_device(device: Device) -> Result<String> {
+fn try_device(device: Device, metal: MetalFlags) -> Result<String> {
     let flags = ModelFlags {
         model: None,
         device,
         threads: None,
         isa: None,
         kernels: None,
+        metal,
         precision: Some(Precision::Exact),
     };
     let (model, _) = setup::load_weights(None)?;

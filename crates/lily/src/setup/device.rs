@@ -94,6 +94,10 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
         flags.kernels.is_none() || matches!(flags.device, cli::Device::Auto | cli::Device::Cuda(_)),
         "--kernels is an NVIDIA GPU's; wanted with it: --device cuda"
     );
+    ensure!(
+        flags.metal.metal_queue.is_none() || may_be_metal(flags, cfg!(target_os = "macos")),
+        "--metal-queue is for the GPU of a Mac; wanted with it: --device metal"
+    );
     match flags.device {
         cli::Device::Cpu => Chosen::cpu(flags, threads),
         cli::Device::Auto if flags.isa.is_some() => Chosen::cpu(flags, threads),
@@ -102,11 +106,17 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
             let gpu = cuda::open(number.into()).with_context(|| format!("--device cuda:{number}"))?;
             Chosen::cuda(gpu, flags.precision, flags.kernels)
         }
-        cli::Device::Metal => Chosen::metal(metal::open().context("--device metal")?, flags.precision, model),
+        cli::Device::Metal => {
+            Chosen::metal(metal::open(flags.metal).context("--device metal")?, flags.precision, model)
+        }
         cli::Device::Auto => {
             let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
             match automatic(flags, model, weights) {
                 Ok(chosen) => Ok(chosen),
+                // Nothing else has such a queue.
+                Err(reason) if flags.metal.metal_queue == Some(cli::MetalQueue::Metal4) => {
+                    Err(reason.context("--device auto"))
+                }
                 Err(reason) => {
                     let fallback = Some(Fallback::new(&reason));
                     Ok(Chosen { fallback, ..Chosen::cpu(flags, threads)? })
@@ -116,11 +126,20 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
     }
 }
 
+/// Whether a flag of the Metal device can have an effect.
+fn may_be_metal(flags: &ModelFlags, is_mac: bool) -> bool {
+    match flags.device {
+        cli::Device::Metal => true,
+        cli::Device::Auto => is_mac && flags.isa.is_none() && flags.kernels.is_none(),
+        _ => false,
+    }
+}
+
 /// The first GPU, if nothing speaks against it.
 fn automatic(flags: &ModelFlags, model: &Model, weights: usize) -> Result<Chosen> {
     ensure!(flags.precision != Some(Precision::Fast), "--precision fast is the CPU's");
     if cfg!(target_os = "macos") && flags.kernels.is_none() {
-        let opened = metal::open()?;
+        let opened = metal::open(flags.metal)?;
         opened.fits(weights)?;
         return Chosen::metal(opened, flags.precision, model);
     }
@@ -234,9 +253,18 @@ impl Chosen {
 
     /// What a device says of itself, and why it is not a GPU if it might have been one.
     pub(crate) fn describe(&self, device: &str) -> String {
-        match &self.fallback {
-            Some(fallback) => format!("{device} (no GPU: {})", fallback.reason),
-            None => device.to_owned(),
+        match (&self.fallback, self.no_metal4()) {
+            (Some(fallback), _) => format!("{device} (no GPU: {})", fallback.reason),
+            (None, Some(remark)) => format!("{device} ({remark})"),
+            (None, None) => device.to_owned(),
+        }
+    }
+
+    /// Why it is not the queue of Metal 4, where that was tried.
+    fn no_metal4(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Metal(opened) => opened.remark(),
+            Kind::Cpu | Kind::Emu | Kind::Cuda(_) => None,
         }
     }
 
@@ -249,6 +277,9 @@ impl Chosen {
     pub(crate) fn explain(&self) {
         if let Some(fallback) = self.fallback.as_ref().filter(|fallback| !fallback.is_usual) {
             remark(format_args!("--device auto: the CPU, because {}", fallback.reason));
+        }
+        if let Some(why) = self.no_metal4() {
+            remark(why);
         }
     }
 
@@ -339,4 +370,30 @@ fn check_threads(asked: Option<usize>) -> Result<()> {
         asked.unwrap_or_default()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_queue_is_for_who_may_get_the_gpu_of_a_mac() {
+        for (arguments, on_mac, elsewhere) in [
+            ("--device metal", true, true),
+            ("--device auto", true, false),
+            ("--device auto --isa portable", false, false),
+            ("--device auto --kernels shared", false, false),
+            ("--device cpu", false, false),
+            ("--device cuda", false, false),
+            ("--device emu", false, false),
+        ] {
+            let command = ["lily", "run", "x"].into_iter().chain(arguments.split_whitespace());
+            let Command::Run(flags) = Cli::try_parse_from(command).unwrap().command else { panic!("run") };
+            let may = [true, false].map(|is_mac| may_be_metal(&flags.model, is_mac));
+            assert_eq!(may, [on_mac, elsewhere], "{arguments}");
+        }
+    }
 }

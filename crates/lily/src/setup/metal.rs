@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use anyhow::{Context, Result, ensure};
 use lily_metal::gpu::{Gpu, Power};
-use lily_metal::{Dialect, MetalDevice, MetalOptions, prefill_chunk};
+use lily_metal::{Dialect, MetalDevice, MetalOptions, Probed, prefill_chunk};
 use lily_model::device::{self, Device};
 use lily_model::plan::{self, DecodeShape, MatrixUnit, Plan, Profile, Tail, Target};
 use lily_model::{LogitRows, Model, Weights};
@@ -16,6 +16,7 @@ use lily_model::{LogitRows, Model, Weights};
 use super::bar::Bar;
 use super::device::DECODE_ROWS;
 use super::memory::readable;
+use crate::cli::{MetalFlags, MetalQueue};
 
 /// Contexts that prefill chunks are made for; longer ones take longer launches.
 const CHUNK_CONTEXT: usize = 32_768;
@@ -25,8 +26,10 @@ const FIRST_CONTEXT: usize = 4096;
 
 /// A GPU, and what a probe has found of it.
 pub(crate) struct Opened<G> {
-    pub(crate) gpu: G,
-    pub(crate) dialect: Dialect,
+    gpu: G,
+    dialect: Dialect,
+    /// What a queue of Metal 4 did wrong, where one was tried.
+    refused: Option<String>,
 }
 
 /// The GPU of this machine.
@@ -38,8 +41,8 @@ pub(crate) type Apple = lily_metal::apple::AppleGpu;
 pub(crate) type Apple = lily_metal::NoGpu;
 
 /// Opens the GPU.
-pub(crate) fn open() -> Result<Opened<Apple>> {
-    Opened::probe(find(archive(|name| std::env::var_os(name)))?)
+pub(crate) fn open(flags: MetalFlags) -> Result<Opened<Apple>> {
+    Opened::probe(find(archive(|name| std::env::var_os(name)))?, flags)
 }
 
 #[cfg(target_os = "macos")]
@@ -61,9 +64,22 @@ fn archive(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 
 impl<G: Gpu> Opened<G> {
     /// Finds out what the system's compiler and the GPU can do.
-    pub(crate) fn probe(gpu: G) -> Result<Self> {
-        let (gpu, dialect) = lily_metal::probe(&gpu)?;
-        Ok(Opened { gpu, dialect })
+    fn probe(gpu: G, flags: MetalFlags) -> Result<Self> {
+        let probed = lily_metal::probe(&gpu, flags.choice());
+        let Probed { gpu, dialect, refused } = match flags.metal_queue {
+            Some(MetalQueue::Metal4) => {
+                probed.context("--metal-queue metal4; wanted auto or classic here")?
+            }
+            _ => probed?,
+        };
+        Ok(Opened { gpu, dialect, refused })
+    }
+
+    /// That a queue was tried and did not work.
+    pub(super) fn remark(&self) -> Option<String> {
+        self.refused
+            .as_ref()
+            .map(|why| format!("a classic queue, because that of Metal 4 failed its trial: {why}"))
     }
 
     /// What plans for it are built by.
@@ -140,8 +156,9 @@ impl<G: Gpu> Opened<G> {
         let facts = self.gpu.facts();
         let Power { is_low, thermal } = self.gpu.power();
         let low = if is_low { "on" } else { "off" };
+        let remark = self.remark().map_or_else(String::new, |remark| format!("; {remark}"));
         format!(
-            "{} for the GPU, {} in one buffer; low power mode {low}, thermal state {}",
+            "{} for the GPU, {} in one buffer; low power mode {low}, thermal state {}{remark}",
             readable(facts.working_set),
             readable(facts.longest_buffer),
             thermal.name()
@@ -173,7 +190,8 @@ fn first_plans(target: Target<'_>, chunk: usize) -> Result<Vec<Plan>> {
 
 #[cfg(test)]
 mod tests {
-    use lily_metal::fake::FakeGpu;
+    use lily_metal::fake::{FakeGpu, Metal4Fault};
+    use lily_metal::gpu::QueueKind;
     use lily_model::testing::{Spec, model_in_memory};
 
     use super::*;
@@ -184,7 +202,7 @@ mod tests {
             facts.name = "Apple M2 Max".into();
             facts.working_set = 21 << 30;
         });
-        let opened = Opened::probe(gpu).unwrap();
+        let opened = Opened::probe(gpu, MetalFlags::default()).unwrap();
         assert_eq!(opened.profile().name, "metal:m2-max");
         assert_eq!(nominal(&opened.profile()), Some((400e9, 38.0 * 332.8e9)));
         assert_eq!(nominal(&Profile::metal("Apple M9")), None);
@@ -200,13 +218,36 @@ mod tests {
     #[test]
     fn a_model_is_loaded_with_its_usual_kernels() {
         let gpu = FakeGpu::new();
-        let opened = Opened::probe(gpu.clone()).unwrap();
+        let opened = Opened::probe(gpu.clone(), MetalFlags::default()).unwrap();
         let model = Arc::new(model_in_memory(&Spec::tiny()));
         let profile = opened.profile();
         let chunk = opened.chunk(&model, &profile).unwrap();
         let (_, device) = opened.device(&profile, &model, chunk, 1 << 28).unwrap();
         assert!(gpu.compiled().1 > 10, "{:?}", gpu.compiled());
         assert!(device.describe().contains("Metal 4.0"), "{}", device.describe());
+    }
+
+    #[test]
+    fn a_queue_that_throws_leaves_the_classic_one_and_is_reported() {
+        let gpu = FakeGpu::new().with_facts(|facts| facts.is_metal4 = true);
+        gpu.fail(|faults| faults.metal4 = Some(Metal4Fault::ThrowsWhenUsed));
+        let on = |metal_queue| Opened::probe(gpu.clone(), MetalFlags { metal_queue });
+        for queue in [None, Some(MetalQueue::Auto)] {
+            let opened = on(queue).unwrap();
+            assert_eq!(opened.gpu.queue_kind(), QueueKind::Classic);
+            let said = opened.describe();
+            assert!(
+                said.contains("a classic queue, because") && said.contains("an exception of paper"),
+                "{said}"
+            );
+        }
+        let classic = on(Some(MetalQueue::Classic)).unwrap();
+        assert_eq!((classic.gpu.queue_kind(), classic.remark()), (QueueKind::Classic, None));
+        let refused = format!("{:#}", on(Some(MetalQueue::Metal4)).err().unwrap());
+        assert!(
+            refused.contains("--metal-queue metal4") && refused.contains("an exception of paper"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -220,7 +261,7 @@ mod tests {
     #[cfg(not(target_os = "macos"))]
     #[test]
     fn elsewhere_there_is_no_metal() {
-        let refused = open().err().unwrap().to_string();
+        let refused = open(MetalFlags::default()).err().unwrap().to_string();
         assert!(refused.contains("macOS") && refused.contains("--device auto"), "{refused}");
     }
 }

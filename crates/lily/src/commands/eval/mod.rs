@@ -52,6 +52,7 @@ fn evaluate(flags: &EvalFlags, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<
                 device: against,
                 precision: Some(flags.against_precision),
                 isa: flags.model.isa.filter(|_| against == cli::Device::Cpu),
+                metal: if against == cli::Device::Metal { flags.model.metal } else { Default::default() },
                 kernels: flags.model.kernels.filter(|_| matches!(against, cli::Device::Cuda(_))),
                 ..flags.model.clone()
             };
