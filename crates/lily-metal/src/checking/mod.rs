@@ -1,5 +1,5 @@
 //! What is checked on a GPU: that its compiler takes every text, every case of every kernel, and whole models. The same on a Mac
-//! (`examples/check`) and over a GPU of paper (`crates/lily-emu/examples/metal`). Texts that fail are named, and the rest goes on.
+//! (`examples/mac_check`) and over a GPU of paper (`crates/lily-emu/examples/metal`). Texts that fail are named, and the rest goes on.
 
 mod whole;
 

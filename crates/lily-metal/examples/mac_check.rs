@@ -1,4 +1,4 @@
-//! The checks of kernels and whole models on the GPU of this Mac (`lily_metal::checking`): `check [--fixtures FOLDER] [--only WORD]
+//! The checks of kernels and whole models on the GPU of this Mac (`lily_metal::checking`): `mac_check [--fixtures FOLDER] [--only WORD]
 //! [--queue auto|classic|metal4] [--json FILE]`. Prints 'N passed, N failed' last; `scripts/mac-check` runs it.
 
 use std::process::ExitCode;
