@@ -75,7 +75,9 @@ struct Flags {
 async fn main() -> anyhow::Result<()> {
     let flags = Flags::parse();
     let color = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(color).with_target(false).init();
+    // as lily's: a line that cannot be written is lost, and nothing panics
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    log.with_ansi(color).with_target(false).init();
     let path = flags.script.display();
     let text = std::fs::read_to_string(&flags.script).with_context(|| format!("--script {path}"))?;
     let script = Script::parse(&text).with_context(|| format!("--script {path}"))?;

@@ -31,7 +31,7 @@ const CHAT_OWN: &[Field] = &[
     supported("parallel_tool_calls", "boolean", "Whether an answer may have several calls; with false the first one ends it. Default true."),
     supported("return_progress", "boolean", "Streams only: chunks with `prompt_progress` while the prompt is computed."),
     supported("timings_per_token", "boolean", "Streams only: `timings` in every chunk."),
-    supported("continue_final_message", "boolean", "With true, a last message of the assistant is continued instead of answered; the answer is what comes after it. Such a message without reasoning is continued without reasoning."),
+    supported("continue_final_message", "boolean", "With true, a last message of the assistant, behind others, is continued instead of answered; the answer is what comes after it. Such a message without reasoning is continued without reasoning."),
     refused("add_generation_prompt", &["true"], "The prompt always opens the assistant's turn. With `continue_final_message`, which needs it false elsewhere, false is taken too."),
     supported("reasoning_effort", "string", "`\"none\"` turns reasoning off; any other value leaves it to the template."),
     supported("reasoning", "object", "`{\"effort\": ...}` as `reasoning_effort`; `{\"enabled\": ...}` as `enable_thinking`. `{\"max_tokens\": ...}` as `thinking_budget`. `exclude: true` is a 400."),
@@ -72,9 +72,9 @@ const THINKING: &[Field] = &[
     supported("reasoning_budget", "integer from 0, or -1", "Another name of `thinking_budget`, which wins where both are given."),
 ];
 
-/// Of chat completions, and not offered.
+/// Wishes about the answer that are not offered: chat completions name them, and clients send them to other families too.
 #[rustfmt::skip]
-const CHAT_REFUSED: &[Field] = &[
+const WISHES: &[Field] = &[
     refused("functions", &["[]"], "The predecessor of `tools`."),
     refused("function_call", &["\"none\"", "\"auto\""], "The predecessor of `tool_choice`."),
     refused("response_format", &["{\"type\":\"text\"}"], "Constrained answers are not offered yet."),
@@ -202,25 +202,25 @@ const RESPONSES_OWN: &[Field] = &[
 /// `POST /v1/chat/completions`.
 pub(crate) static CHAT: Family = Family {
     route: "POST /v1/chat/completions",
-    groups: &[CHAT_OWN, GENERAL, SAMPLING, THINKING, CHAT_REFUSED, ACCEPTED, REFUSED],
+    groups: &[CHAT_OWN, GENERAL, SAMPLING, THINKING, WISHES, ACCEPTED, REFUSED],
 };
 
 /// `POST /v1/completions`.
 pub(crate) static COMPLETIONS: Family = Family {
     route: "POST /v1/completions",
-    groups: &[COMPLETIONS_OWN, GENERAL, SAMPLING, ACCEPTED, REFUSED],
+    groups: &[COMPLETIONS_OWN, GENERAL, SAMPLING, WISHES, ACCEPTED, REFUSED],
 };
 
 /// `POST /v1/messages`, and `POST /v1/messages/count_tokens`.
 pub(crate) static MESSAGES: Family = Family {
     route: "POST /v1/messages",
-    groups: &[MESSAGES_OWN, GENERAL, SAMPLING, THINKING, ACCEPTED, REFUSED],
+    groups: &[MESSAGES_OWN, GENERAL, SAMPLING, THINKING, WISHES, ACCEPTED, REFUSED],
 };
 
 /// `POST /v1/responses`.
 pub(crate) static RESPONSES: Family = Family {
     route: "POST /v1/responses",
-    groups: &[RESPONSES_OWN, GENERAL, SAMPLING, THINKING, ACCEPTED, REFUSED],
+    groups: &[RESPONSES_OWN, GENERAL, SAMPLING, THINKING, WISHES, ACCEPTED, REFUSED],
 };
 
 /// All of them, as documented.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
 use crate::terminal::STYLED;
 
@@ -15,16 +15,20 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Option<LogFile>> {
     match file {
         Some(path) => {
             let file = LogFile::open(path).with_context(|| format!("--log-file {}", path.display()))?;
-            let log = tracing_subscriber::fmt().with_writer(file.clone()).with_ansi(false).with_target(false);
-            log.init();
+            format().with_writer(file.clone()).with_ansi(false).init();
             Ok(Some(file))
         }
         None => {
-            let log = tracing_subscriber::fmt().with_writer(io::stderr);
-            log.with_ansi(*STYLED).with_target(false).init();
+            format().with_writer(io::stderr).with_ansi(*STYLED).init();
             Ok(None)
         }
     }
+}
+
+/// Lines that cannot be written are lost: a message about it on a standard error that is full or closed would panic in whatever task
+/// wanted to log, be it a request's or that of the signals.
+fn format() -> SubscriberBuilder {
+    tracing_subscriber::fmt().with_target(false).log_internal_errors(false)
 }
 
 /// A file that is appended to, and that may be moved away meanwhile: [`LogFile::reopen`] begins a new one at the same path. Clones

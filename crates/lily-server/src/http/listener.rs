@@ -243,7 +243,7 @@ impl Handle {
     /// again at a hangup signal, if there are any. Never returns by itself: run it beside [`Server::serve`].
     pub async fn obey_signals(&self) {
         #[cfg(unix)]
-        if self.0.keys.has_file() || self.0.tls.is_some() {
+        if self.rereads_at_hangup() {
             let handle = self.clone();
             tokio::spawn(async move { handle.reread_at_hangup().await });
         }
@@ -253,6 +253,11 @@ impl Handle {
         std::future::pending().await
     }
 
+    /// Whether there is something that a hangup signal has read again.
+    pub fn rereads_at_hangup(&self) -> bool {
+        self.0.keys.has_file() || self.0.tls.is_some()
+    }
+
     #[cfg(unix)]
     async fn reread_at_hangup(&self) {
         use tokio::signal::unix::{SignalKind, signal};
@@ -260,6 +265,20 @@ impl Handle {
             Ok(mut hangup) => {
                 while hangup.recv().await.is_some() {
                     self.reread();
+                }
+            }
+            Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
+        }
+    }
+
+    /// Drains at a hangup signal, for a server to which it means nothing else: its terminal was closed.
+    #[cfg(unix)]
+    pub async fn drain_at_hangup(&self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::hangup()) {
+            Ok(mut hangup) => {
+                if hangup.recv().await.is_some() {
+                    self.drain();
                 }
             }
             Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),

@@ -146,7 +146,7 @@ fn may_call(choice: &Value) -> Result<bool, ApiError> {
 
 fn unsupported_choice(what: &str) -> ApiError {
     let message = format!(
-        "`tool_choice` asks for {what}, which is not supported yet: leave it out or send \"auto\" or \"none\""
+        "`tool_choice` asks for {what}, which is not supported yet: leave it out, or ask for auto or none"
     );
     Kind::Unsupported.error(message).at("tool_choice")
 }

@@ -1,11 +1,16 @@
 //! What the tools of a request say about their parameters.
 
+use std::cell::Cell;
 use std::ops::{BitAnd, BitOr};
 
 use serde_json::Value;
 
 /// Schemas refer to each other; a chain longer than this, or a circle, says nothing.
 const LONGEST_CHAIN: usize = 16;
+
+/// Schemas and values that are looked at for one parameter; what is behind them says nothing. Branches that refer to branches are as many as
+/// their number to the power of the chain, and 1.2 KB of them would keep a thread for years.
+const MOST_STEPS: usize = 4096;
 
 /// A set of JSON types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +98,8 @@ impl Signature {
     pub(super) fn kinds(&self, key: &str) -> Option<Kinds> {
         let schema = self.object_schema();
         let own = schema.get("properties").and_then(|properties| properties.get(key));
-        kinds(own.or_else(|| schema.get("additionalProperties"))?, &self.parameters, LONGEST_CHAIN)
+        let reader = Reader { root: &self.parameters, left: Cell::new(MOST_STEPS) };
+        reader.kinds(own.or_else(|| schema.get("additionalProperties"))?, LONGEST_CHAIN)
     }
 
     /// Whether the tool declares this parameter; `None` if it declares none at all.
@@ -135,28 +141,58 @@ fn referred<'a>(schema: &Value, root: &'a Value) -> Option<&'a Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
-/// The types that a schema allows. Several keywords narrow each other; those that contradict the ones before are ignored.
-fn kinds(schema: &Value, root: &Value, chain: usize) -> Option<Kinds> {
-    let chain = chain.checked_sub(1)?;
-    let fields = schema.as_object()?;
-    let inner = |schema: &Value| kinds(schema, root, chain);
-    let mut found = None;
-    narrow(&mut found, fields.get("type").and_then(typed));
-    narrow(&mut found, fields.get("enum").and_then(Value::as_array).and_then(|values| values_kinds(values)));
-    narrow(&mut found, fields.get("const").map(Kinds::of));
-    narrow(&mut found, referred(schema, root).and_then(inner));
-    for name in ["anyOf", "oneOf"] {
-        let branches = fields.get(name).and_then(Value::as_array);
-        narrow(&mut found, branches.and_then(|branches| union(branches.iter().map(inner))));
+/// What reads a schema.
+struct Reader<'a> {
+    root: &'a Value,
+    /// Steps that may still be taken.
+    left: Cell<usize>,
+}
+
+impl Reader<'_> {
+    /// The types that a schema allows. Several keywords narrow each other; those that contradict the ones before are ignored.
+    fn kinds(&self, schema: &Value, chain: usize) -> Option<Kinds> {
+        let chain = chain.checked_sub(1)?;
+        self.step(1)?;
+        let fields = schema.as_object()?;
+        let inner = |schema: &Value| self.kinds(schema, chain);
+        let mut found = None;
+        narrow(&mut found, fields.get("type").and_then(typed));
+        narrow(
+            &mut found,
+            fields.get("enum").and_then(Value::as_array).and_then(|values| self.of_values(values)),
+        );
+        narrow(&mut found, fields.get("const").map(Kinds::of));
+        narrow(&mut found, referred(schema, self.root).and_then(inner));
+        for name in ["anyOf", "oneOf"] {
+            let branches = fields.get(name).and_then(Value::as_array);
+            narrow(&mut found, branches.and_then(|branches| union(branches.iter().map(inner))));
+        }
+        for branch in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            // What the branches before said stands.
+            if self.left.get() == 0 {
+                break;
+            }
+            narrow(&mut found, inner(branch));
+        }
+        if found.is_none() {
+            found = implied(schema);
+        }
+        let nullable = fields.get("nullable").and_then(Value::as_bool) == Some(true);
+        found.map(|kinds| if nullable { kinds | Kinds::NULL } else { kinds })
     }
-    for branch in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        narrow(&mut found, inner(branch));
+
+    /// `enum`: the types of its values.
+    fn of_values(&self, values: &[Value]) -> Option<Kinds> {
+        self.step(values.len())?;
+        union(values.iter().map(|value| Some(Kinds::of(value))))
     }
-    if found.is_none() {
-        found = implied(schema);
+
+    /// `None` if so many steps are not left: then there are none.
+    fn step(&self, count: usize) -> Option<()> {
+        let left = self.left.get().checked_sub(count);
+        self.left.set(left.unwrap_or(0));
+        left.map(|_| ())
     }
-    let nullable = fields.get("nullable").and_then(Value::as_bool) == Some(true);
-    found.map(|kinds| if nullable { kinds | Kinds::NULL } else { kinds })
 }
 
 fn narrow(found: &mut Option<Kinds>, by: Option<Kinds>) {
@@ -168,7 +204,12 @@ fn narrow(found: &mut Option<Kinds>, by: Option<Kinds>) {
 
 /// `None` if one of them may be anything, or if there are none.
 fn union(branches: impl Iterator<Item = Option<Kinds>>) -> Option<Kinds> {
-    branches.reduce(|all, one| Some(all? | one?)).flatten()
+    let mut all: Option<Kinds> = None;
+    for one in branches {
+        let one = one?;
+        all = Some(all.map_or(one, |all| all | one));
+    }
+    all
 }
 
 /// `type`: a name or a list of names.
@@ -178,10 +219,6 @@ fn typed(names: &Value) -> Option<Kinds> {
         Value::Array(names) => union(names.iter().map(|name| name.as_str().and_then(Kinds::named))),
         _ => None,
     }
-}
-
-fn values_kinds(values: &[Value]) -> Option<Kinds> {
-    union(values.iter().map(|value| Some(Kinds::of(value))))
 }
 
 /// Keywords that speak of one type only.

@@ -31,13 +31,17 @@ async fn serve(flags: &ServeFlags, log: Option<LogFile>) -> Result<ExitCode> {
     let mut out = std::io::stdout();
     writeln!(out, "listening on {url}")?;
     out.flush()?;
-    #[cfg(unix)]
-    if let Some(log) = log {
-        tokio::spawn(log.reopen_at_hangup());
-    }
-
     // The port answers (503, loading) while the model is opened.
     let handle = server.handle();
+    #[cfg(unix)]
+    match log {
+        Some(log) => drop(tokio::spawn(log.reopen_at_hangup())),
+        None if handle.rereads_at_hangup() => {}
+        None => {
+            let handle = handle.clone();
+            tokio::spawn(async move { handle.drain_at_hangup().await });
+        }
+    }
     let signals = handle.clone();
     tokio::spawn(async move { signals.obey_signals().await });
     let mut serving = tokio::spawn(server.serve(axum::Router::new()));
