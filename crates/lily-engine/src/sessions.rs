@@ -166,6 +166,11 @@ impl Sessions {
         }
     }
 
+    /// Whether the device chooses tokens at all.
+    pub(crate) fn chooses(&self) -> bool {
+        self.forward.chooses()
+    }
+
     /// Whether tokens can be chosen so on the device.
     pub(crate) fn can_choose(&self, choosing: &Choosing) -> bool {
         self.forward.can_choose(choosing)

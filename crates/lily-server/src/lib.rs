@@ -53,6 +53,8 @@ pub use config::ServerConfig;
 pub use docs::api_reference;
 pub use http::door::SocketError;
 pub use http::keys::KeyFileError;
+#[cfg(unix)]
+pub use http::listener::at_hangups;
 pub use http::listener::{BindError, Handle, Server, bind};
 pub use http::tls::{TlsError, TlsFiles};
 pub use service::Service;

@@ -54,20 +54,12 @@ impl LogFile {
     /// Reopens at each hangup signal, as tools that rotate logs send it.
     #[cfg(unix)]
     pub(crate) async fn reopen_at_hangup(self) {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::hangup()) {
-            Ok(mut hangup) => {
-                while hangup.recv().await.is_some() {
-                    if let Err(error) = self.reopen() {
-                        tracing::error!(
-                            "the log goes on where it was: --log-file {}: {error}",
-                            self.path.display()
-                        );
-                    }
-                }
+        lily_server::at_hangups(|| {
+            if let Err(error) = self.reopen() {
+                tracing::error!("the log goes on where it was: --log-file {}: {error}", self.path.display());
             }
-            Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
-        }
+        })
+        .await;
     }
 }
 

@@ -16,6 +16,11 @@ impl Worker {
         self.live.iter().all(|task| !task.events.cancelled() && waits(task)) && !self.may_admit()
     }
 
+    /// Whether steps under way choose this one's tokens.
+    pub(super) fn is_stepping(&self, arrival: u64) -> bool {
+        self.sessions.under_way() > 0 && self.rows.contains(&arrival)
+    }
+
     /// Whether the first that waits may find a place.
     fn may_admit(&self) -> bool {
         !self.waiting.is_empty() && !self.memory_short && self.live.len() < self.parallel

@@ -6,6 +6,7 @@
 use lily_model::DeviceError;
 
 use super::{End, Worker};
+use crate::task::Task;
 
 impl Worker {
     /// One token for each, in batches; with steps under way, those.
@@ -13,8 +14,7 @@ impl Worker {
         let able = self.live.iter().filter(|task| task.stalled.is_none() && task.remaining() == 0);
         let (mut device, mut host) = (Vec::new(), Vec::new());
         for task in able {
-            let choosing = task.choosing(&self.end_tokens);
-            let on_device = choosing.is_some_and(|choosing| self.sessions.can_choose(&choosing));
+            let on_device = self.is_stepping(task.arrival) || self.can_step(task);
             if on_device { device.push(task.arrival) } else { host.push(task.arrival) }
         }
         device.sort_unstable();
@@ -27,6 +27,13 @@ impl Worker {
         for batch in host.chunks(most) {
             self.serve(batch, Self::decode_batch);
         }
+    }
+
+    /// Whether the device can choose this one's next token. What it would have to know is put together for the question, which is why
+    /// those whose steps are under way, and devices that never choose, are not asked.
+    fn can_step(&self, task: &Task) -> bool {
+        self.sessions.chooses()
+            && task.choosing(&self.end_tokens).is_some_and(|choosing| self.sessions.can_choose(&choosing))
     }
 
     fn serve(&mut self, batch: &[u64], step: impl Fn(&mut Self, &[u64]) -> Result<(), DeviceError>) {

@@ -245,7 +245,7 @@ impl Handle {
         #[cfg(unix)]
         if self.rereads_at_hangup() {
             let handle = self.clone();
-            tokio::spawn(async move { handle.reread_at_hangup().await });
+            tokio::spawn(async move { at_hangups(|| handle.reread()).await });
         }
         if let Err(error) = self.drain_then_stop().await {
             tracing::warn!("interrupts cannot be watched: {error}");
@@ -258,31 +258,10 @@ impl Handle {
         self.0.keys.has_file() || self.0.tls.is_some()
     }
 
-    #[cfg(unix)]
-    async fn reread_at_hangup(&self) {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::hangup()) {
-            Ok(mut hangup) => {
-                while hangup.recv().await.is_some() {
-                    self.reread();
-                }
-            }
-            Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
-        }
-    }
-
     /// Drains at a hangup signal, for a server to which it means nothing else: its terminal was closed.
     #[cfg(unix)]
     pub async fn drain_at_hangup(&self) {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::hangup()) {
-            Ok(mut hangup) => {
-                if hangup.recv().await.is_some() {
-                    self.drain();
-                }
-            }
-            Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
-        }
+        at_hangups(|| self.drain()).await;
     }
 
     async fn drain_then_stop(&self) -> io::Result<()> {
@@ -295,6 +274,20 @@ impl Handle {
         signals.next().await?;
         self.stop();
         Ok(())
+    }
+}
+
+/// Calls this at every hangup signal. Returns only where those cannot be watched, which it logs.
+#[cfg(unix)]
+pub async fn at_hangups(mut act: impl FnMut()) {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangup) => {
+            while hangup.recv().await.is_some() {
+                act();
+            }
+        }
+        Err(error) => tracing::warn!("hangup signals cannot be watched: {error}"),
     }
 }
 

@@ -105,13 +105,11 @@ pub(super) unsafe fn transpose_parts(packed: &Packed, from: usize) -> [__m512i; 
 pub(super) unsafe fn store_pair(both: __m512i, groups: usize, out: *mut f32) {
     // SAFETY: the caller's memory has room for `groups` of them, and its processor AVX-512.
     unsafe {
-        // a bf16 is the upper half of an f32: of each pair the first group is the low half
         if groups > 0 {
-            _mm512_storeu_si512(out.cast(), _mm512_slli_epi32(both, 16));
+            _mm512_storeu_ps(out, of_pair(both, 0));
         }
         if groups > 1 {
-            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-            _mm512_storeu_si512(out.add(32).cast(), _mm512_and_si512(both, upper));
+            _mm512_storeu_ps(out.add(32), of_pair(both, 1));
         }
     }
 }
