@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lily_cuda::{Codes, Compiler, KernelSet, Origins, Variant, launches};
+use lily_cuda::{Codes, Compiler, KernelSet, Origins, Variant, variants};
 use lily_kernels::Text;
 use lily_kernels::bindings::TEXTS;
 use lily_model::plan::{
@@ -82,38 +82,35 @@ fn run() -> Result<(usize, usize), String> {
     let (mut passed, mut failed) = (0, 0);
     let both = [Activation::Bf16, Activation::F32];
     for activation in both.into_iter().filter(|a| *a == Activation::Bf16 || !has("--bf16")) {
-        let mut variants: Vec<Variant> = Vec::new();
+        let mut found: Vec<Variant> = Vec::new();
         for profile in profiles(activation, is_sample)? {
             let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
             for plan in plans(target).map_err(|e| e.to_string())? {
-                for launch in plan.launches.iter().filter(|l| !l.on_host) {
-                    for set in [KernelSet::Shared, KernelSet::Candidates] {
-                        for dispatch in launches(&launch.kernel, activation, set, CORES) {
-                            let variant = Variant::of(&dispatch, activation);
-                            let is_same = |v: &Variant| {
-                                if is_sample { v.text.path == variant.text.path } else { *v == variant }
-                            };
-                            if !variants.iter().any(is_same) {
-                                variants.push(variant);
-                            }
+                for set in [KernelSet::Shared, KernelSet::Native] {
+                    for variant in variants(&plan, set, CORES) {
+                        let is_same = |v: &Variant| {
+                            if is_sample { v.text.path == variant.text.path } else { *v == variant }
+                        };
+                        if !found.iter().any(is_same) {
+                            found.push(variant);
                         }
                     }
                 }
             }
         }
         if is_sample {
-            for text in TEXTS.iter().filter(|text| !variants.iter().any(|v| v.text.path == text.path)) {
+            for text in TEXTS.iter().filter(|text| !found.iter().any(|v| v.text.path == text.path)) {
                 failed += 1;
                 println!("FAIL no plan has {} with {}", text.path, activation.name());
             }
         }
         if is_planted {
-            for variant in &mut variants {
+            for variant in &mut found {
                 variant.text = planted(variant.text);
             }
         }
         let began = Instant::now();
-        match codes.of(&variants) {
+        match codes.of(&found) {
             Ok(made) => {
                 passed += made.len();
                 let (bytes, seconds) =

@@ -1,5 +1,5 @@
 //! Where a step's or a chunk's time goes: `times [--preset NAME] [--repeat N] [--cubins FOLDER] [--json FILE] [--ablate SWITCH]...
-//! [--kernels native|shared|candidates] decode:CONTEXT | prefill:TOKENS[@BEFORE] ...`. Each plan is run launch by launch with an event behind each, and launches of one label
+//! [--kernels native|shared] decode:CONTEXT | prefill:TOKENS[@BEFORE] ...`. Each plan is run launch by launch with an event behind each, and launches of one label
 //! are added up: medians of the repeats, beside the time that their bytes and operations would take at the rates measured first.
 
 use std::collections::BTreeMap;
@@ -45,9 +45,8 @@ fn flags() -> Result<Flags, Box<dyn Error>> {
                 flags.kernels = match value()?.as_str() {
                     "native" => KernelSet::Native,
                     "shared" => KernelSet::Shared,
-                    "candidates" => KernelSet::Candidates,
                     other => {
-                        return Err(format!("--kernels {other}: wanted native, shared or candidates").into());
+                        return Err(format!("--kernels {other}: wanted native or shared").into());
                     }
                 };
             }

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use lily_kernels::Activation;
 use lily_model::plan::{DecodeShape, Plan, PlanError, Profile, Tail, Target, decode, prefill};
 use lily_model::{Geometry, LogitRows, Weights};
 
 use crate::codes::Variant;
-use crate::native::{KernelSet, launches};
+use crate::native::KernelSet;
+use crate::prepared::variants;
 
 /// Multiprocessors of GPUs that are sold, after NVIDIA's tables: native launches are shaped for them.
 const CORES: &[usize] = &[
@@ -41,7 +41,7 @@ pub fn answers(
     most_rows: usize,
 ) -> Result<Vec<Variant>, PlanError> {
     let target = Target { geometry, weights, profile };
-    let mut found = Collected { activation: profile.activation, ids: HashSet::new(), variants: Vec::new() };
+    let mut found = Collected { ids: HashSet::new(), variants: Vec::new() };
     for rows in rows(most_rows.min(profile.prefill_chunk)) {
         found.add(&prefill(target, rows, profile.prefill_chunk, LogitRows::Last)?);
     }
@@ -56,23 +56,16 @@ pub fn answers(
 }
 
 struct Collected {
-    activation: Activation,
     ids: HashSet<crate::codes::Id>,
     variants: Vec<Variant>,
 }
 
 impl Collected {
     fn add(&mut self, plan: &Plan) {
-        for launch in plan.launches.iter().filter(|launch| !launch.on_host) {
-            let native = CORES
-                .iter()
-                .flat_map(|cores| launches(&launch.kernel, self.activation, KernelSet::Native, *cores));
-            let shared = launches(&launch.kernel, self.activation, KernelSet::Shared, CORES[0]);
-            for dispatch in native.chain(shared) {
-                let variant = Variant::of(&dispatch, self.activation);
-                if self.ids.insert(variant.id()) {
-                    self.variants.push(variant);
-                }
+        let native = CORES.iter().flat_map(|cores| variants(plan, KernelSet::Native, *cores));
+        for variant in native.chain(variants(plan, KernelSet::Shared, CORES[0])) {
+            if self.ids.insert(variant.id()) {
+                self.variants.push(variant);
             }
         }
     }
@@ -90,8 +83,7 @@ mod tests {
         let weights = preset.weights().packed().0;
         let profile = Profile::named("cuda").unwrap();
         let variants = answers(&preset.geometry, &weights, &profile, 4096).unwrap();
-        let mut found =
-            Collected { activation: profile.activation, ids: HashSet::new(), variants: Vec::new() };
+        let mut found = Collected { ids: HashSet::new(), variants: Vec::new() };
         found.ids.extend(variants.iter().map(Variant::id));
         assert!(variants.len() > 100, "{} kernels", variants.len());
         let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };

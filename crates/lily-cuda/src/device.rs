@@ -164,7 +164,7 @@ impl CudaDevice {
     /// Compiles and loads the kernels of a plan before its first run.
     pub fn load(&mut self, plan: &Plan) -> Result<(), DeviceError> {
         let (set, cores) = (self.options.kernels, self.gpu.found.cores);
-        self.guard(|device| device.modules.load(variants(plan, set, cores)?.into_iter()))
+        self.guard(|device| device.modules.load(variants(plan, set, cores).into_iter()))
     }
 
     /// Runs something with the context current. An error behind which the context does not work is remembered: everything
@@ -206,7 +206,7 @@ impl CudaDevice {
         let mut addresses = self.buffers.addresses(&self.sequences, self.geometry.layers.len());
         if !self.plans.get_mut(&key).is_some_and(|ready| ready.holds(plan, &addresses)) {
             let (set, cores) = (self.options.kernels, self.gpu.found.cores);
-            self.modules.load(variants(plan, set, cores)?.into_iter())?;
+            self.modules.load(variants(plan, set, cores).into_iter())?;
             let layers = self.geometry.layers.iter().filter(|kind| **kind == LayerKind::Delta).count();
             self.buffers.scratch.reserve("scratch", scratch_bytes(plan, set, cores)?)?;
             addresses = self.buffers.addresses(&self.sequences, self.geometry.layers.len());

@@ -17,7 +17,7 @@ use crate::graph::Graph;
 use crate::host;
 use crate::memory::bytes_of;
 use crate::modules::{Function, Modules};
-use crate::native::{self, KernelSet, Native};
+use crate::native::{self, Joined, KernelSet, Native};
 
 /// The most threadgroups along y and z.
 const MOST_GROUPS: usize = 65_535;
@@ -66,14 +66,48 @@ pub(crate) struct Prepared {
 // SAFETY: the pointer is compared and never followed; handles of the driver may be used on any thread.
 unsafe impl Send for Prepared {}
 
-/// The kernels of a plan that the device runs.
-pub(crate) fn variants(plan: &Plan, set: KernelSet, cores: usize) -> Result<Vec<Variant>, DeviceError> {
-    let mut all = Vec::new();
-    for launch in plan.launches.iter().filter(|launch| !launch.on_host) {
-        let dispatches = dispatches(&launch.kernel, plan.activation, set, cores)?.launches;
-        all.extend(dispatches.iter().map(|d| Variant::of(d, plan.activation)));
+/// How a launch of a plan runs.
+enum Run {
+    Alone(Native),
+    /// Together with the next one.
+    Joined(Box<Joined>),
+    WithTheOneBefore,
+    OnHost,
+    /// No GPU has a text for it.
+    Missing,
+}
+
+/// How each launch of a plan runs on a GPU of so many multiprocessors.
+fn runs(plan: &Plan, set: KernelSet, cores: usize) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::with_capacity(plan.launches.len());
+    for stage in &plan.stages {
+        for (i, launch) in plan.launches.iter().enumerate().take(stage.end).skip(stage.start) {
+            if let Some(Run::Joined(_)) = runs.last() {
+                runs.push(Run::WithTheOneBefore);
+                continue;
+            }
+            let next = plan.launches[i..stage.end].get(1).map(|next| [&launch.kernel, &next.kernel]);
+            let joined = next.and_then(|pair| native::joined(pair, plan.activation, set, cores));
+            runs.push(match joined {
+                Some(joined) => Run::Joined(Box::new(joined)),
+                None if launch.on_host => Run::OnHost,
+                None => {
+                    dispatches(&launch.kernel, plan.activation, set, cores).map_or(Run::Missing, Run::Alone)
+                }
+            });
+        }
     }
-    Ok(all)
+    runs
+}
+
+/// The kernels of a plan that a set of texts launches on a GPU of so many multiprocessors.
+pub fn variants(plan: &Plan, set: KernelSet, cores: usize) -> Vec<Variant> {
+    let dispatches = runs(plan, set, cores).into_iter().flat_map(|run| match run {
+        Run::Alone(native) => native.launches,
+        Run::Joined(joined) => vec![joined.launch],
+        Run::WithTheOneBefore | Run::OnHost | Run::Missing => Vec::new(),
+    });
+    dispatches.map(|dispatch| Variant::of(&dispatch, plan.activation)).collect()
 }
 
 /// The most bytes that launches of one kernel of a plan leave each other, on a GPU of so many multiprocessors.
@@ -96,8 +130,11 @@ pub(crate) fn dispatches(
 ) -> Result<Native, DeviceError> {
     let native = native::of(kernel, activation, set, cores);
     let shared = || kernel.dispatch().map(|d| Native { launches: vec![d], scratch_bytes: 0 });
-    let missing = || DeviceError::Failed(format!("GPUs have no text of kernel {}", kernel.name()));
-    native.or_else(shared).ok_or_else(missing)
+    native.or_else(shared).ok_or_else(|| missing(kernel))
+}
+
+fn missing(kernel: &Kernel) -> DeviceError {
+    DeviceError::Failed(format!("GPUs have no text of kernel {}", kernel.name()))
 }
 
 fn name_of(launch: &Launch) -> String {
@@ -115,26 +152,35 @@ impl Prepared {
         addresses: Vec<u64>,
         delta_layers: usize,
     ) -> Result<Self, DeviceError> {
-        let step = |launch: &Launch| {
-            let name = name_of(launch);
-            let works = if launch.on_host {
-                vec![on_host(launch, memory)?]
-            } else {
-                let places = device::operands(memory, launch)?;
-                let scratch = memory.buffers.scratch.start();
-                let run = |dispatch: &Dispatch| {
-                    let one = (&launch.kernel, dispatch, plan.activation);
-                    Work::kernel(&name, one, memory, &places, scratch, modules)
-                };
-                dispatches(&launch.kernel, plan.activation, set, cores)?
+        let scratch = memory.buffers.scratch.start();
+        let one = |launch: &Launch, dispatch: &Dispatch| {
+            let places = device::operands(memory, launch)?;
+            One::new(&launch.kernel, dispatch, memory, &places, scratch)
+        };
+        let step = |(i, run): (usize, Run)| {
+            let launch = &plan.launches[i];
+            let mut name = name_of(launch);
+            let works = match run {
+                Run::OnHost => vec![on_host(launch, memory)?],
+                Run::Missing => return Err(missing(&launch.kernel)),
+                Run::WithTheOneBefore => Vec::new(),
+                Run::Alone(native) => native
                     .launches
                     .iter()
-                    .map(run)
-                    .collect::<Result<_, _>>()?
+                    .map(|d| Work::kernel(&name, d, plan.activation, &[one(launch, d)?], modules))
+                    .collect::<Result<_, _>>()?,
+                Run::Joined(joined) => {
+                    let Joined { launch: both, alone: [first, second] } = *joined;
+                    let next = &plan.launches[i + 1];
+                    name = format!("{name} with {}", name_of(next));
+                    let ones = [one(launch, &first)?, one(next, &second)?];
+                    vec![Work::kernel(&name, &both, plan.activation, &ones, modules)?]
+                }
             };
             Ok::<_, DeviceError>(Step { name, works })
         };
-        let mut steps: Vec<Step> = plan.launches.iter().map(step).collect::<Result<_, _>>()?;
+        let runs = runs(plan, set, cores);
+        let mut steps: Vec<Step> = runs.into_iter().enumerate().map(step).collect::<Result<_, _>>()?;
         // Behind it everything older than the plan is done, which native texts rely on.
         if let Some(Work::Kernel { waits, .. }) = steps.first_mut().and_then(|step| step.works.first_mut()) {
             *waits = false;
@@ -189,17 +235,26 @@ impl Prepared {
     }
 
     /// Runs all launches one after the other and returns the seconds from the end of the one before to the end of each: its own
-    /// time and what launching costs. Waits for them.
+    /// time and what launching costs; 0 for one that runs with the one before. Waits for them.
     pub(crate) fn run_timed(&mut self, context: &Context) -> Result<Vec<f64>, DeviceError> {
         self.has_run = true;
         let events: Vec<Event> = (0..=self.steps.len()).map(|_| Event::timed()).collect::<Result<_, _>>()?;
         events[0].record(context.stream())?;
         for (step, event) in self.steps.iter().zip(&events[1..]) {
             step.enqueue(context)?;
-            event.record(context.stream())?;
+            if !step.works.is_empty() {
+                event.record(context.stream())?;
+            }
         }
         context.wait()?;
-        Ok(events.windows(2).map(|pair| pair[0].seconds_to(&pair[1])).collect::<Result<_, _>>()?)
+        let mut before = &events[0];
+        let mut seconds = |(step, event): (&Step, _)| {
+            if step.works.is_empty() {
+                return Ok(0.0);
+            }
+            std::mem::replace(&mut before, event).seconds_to(event)
+        };
+        Ok(self.steps.iter().zip(&events[1..]).map(&mut seconds).collect::<Result<_, CudaError>>()?)
     }
 
     fn enqueue(&self, context: &Context, one_by_one: bool) -> Result<(), DeviceError> {
@@ -223,20 +278,39 @@ impl Step {
     }
 }
 
-impl Work {
-    /// A launch of a kernel that is loaded.
-    pub(crate) fn kernel<M: Memory<Address = u64>>(
-        name: &str,
-        (kernel, dispatch, activation): (&Kernel, &Dispatch, Activation),
+/// The arguments of a kernel of a launch, each at a multiple of eight bytes, and where each begins.
+pub(crate) struct One {
+    data: Vec<u64>,
+    starts: Vec<usize>,
+}
+
+impl One {
+    /// Of a kernel whose operands are at these places.
+    pub(crate) fn new<M: Memory<Address = u64>>(
+        kernel: &Kernel,
+        dispatch: &Dispatch,
         memory: &M,
         places: &[Place<u64>],
         scratch: u64,
+    ) -> Result<Self, DeviceError> {
+        let buffers = device::buffers(memory, dispatch.text, kernel.operands(), places)?;
+        let (data, starts) = arguments(dispatch, &buffers, scratch);
+        Ok(One { data, starts })
+    }
+}
+
+impl Work {
+    /// A launch of a kernel that is loaded, or of several that are one launch.
+    pub(crate) fn kernel(
+        name: &str,
+        dispatch: &Dispatch,
+        activation: Activation,
+        ones: &[One],
         modules: &Modules,
     ) -> Result<Work, DeviceError> {
         let function = modules
             .get(&Variant::of(dispatch, activation))
             .ok_or_else(|| DeviceError::Failed(format!("the kernel of {name} is not loaded")))?;
-        let buffers = device::buffers(memory, dispatch.text, kernel.operands(), places)?;
         let shared: usize = dispatch.threadgroup_bytes.iter().sum();
         function.allow_shared(name, shared)?;
         let (grid, threads) = (dispatch.grid, dispatch.threads);
@@ -245,7 +319,11 @@ impl Work {
                 "{name} has {grid:?} threadgroups; wanted 1 to {MOST_GROUPS} along y and z: lower the prefill chunk"
             )));
         }
-        let (data, starts) = arguments(dispatch, &buffers, scratch);
+        let (mut data, mut starts) = (Vec::new(), Vec::new());
+        for one in ones {
+            starts.extend(one.starts.iter().map(|start| data.len() + start));
+            data.extend_from_slice(&one.data);
+        }
         let words = |sizes: [usize; 3]| sizes.map(|n| n as u32);
         Ok(Work::Kernel {
             function,

@@ -12,7 +12,7 @@ use crate::gpu::Gpu;
 use crate::memory::{Block, bytes_of};
 use crate::modules::Modules;
 use crate::native::{self, KernelSet};
-use crate::prepared::{Work, dispatches};
+use crate::prepared::{One, Work, dispatches};
 
 /// Runs kernels one by one.
 pub struct Single {
@@ -78,8 +78,8 @@ impl Single {
         let places: Vec<Place<u64>> =
             blocks.iter().map(|b| Place { start: b.start(), bytes: b.len() }).collect();
         for dispatch in &native.launches {
-            let one = (kernel, dispatch, activation);
-            let work = Work::kernel(kernel.name(), one, &table, &places, scratch.start(), &self.modules)?;
+            let one = One::new(kernel, dispatch, &table, &places, scratch.start())?;
+            let work = Work::kernel(kernel.name(), dispatch, activation, &[one], &self.modules)?;
             work.enqueue(&context)?;
         }
         context.wait()?;

@@ -27,8 +27,7 @@ fn options() -> Result<(Set, Option<String>, Option<PathBuf>), String> {
             "--kernels" => match value()?.as_str() {
                 "native" => kernels = KernelSet::Native,
                 "shared" => kernels = KernelSet::Shared,
-                "candidates" => kernels = KernelSet::Candidates,
-                other => return Err(format!("--kernels {other}: wanted native, shared or candidates")),
+                other => return Err(format!("--kernels {other}: wanted native or shared")),
             },
             "--no-graphs" => graphs = false,
             "--one-by-one" => one_by_one = true,

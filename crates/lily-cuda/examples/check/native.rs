@@ -8,8 +8,7 @@ use lily_model::testing::checks::{Check, check};
 
 use crate::set::Set;
 
-/// All that there are.
-const SET: KernelSet = KernelSet::Candidates;
+const SET: KernelSet = KernelSet::Native;
 
 pub(crate) fn all() -> Vec<Check<Set>> {
     let mut by_kernel: BTreeMap<String, Vec<Case>> = BTreeMap::new();

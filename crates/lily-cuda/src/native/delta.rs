@@ -12,6 +12,10 @@ const TAPS: usize = 4;
 const TOKENS: usize = 8;
 /// Rows of the state of a block of delta_scan.cu.
 const ROWS: usize = 32;
+/// Tokens that go through scratch memory at once: so many for each multiprocessor, and at most so many. On an H200 a layer's 4,096 tokens take
+/// 1,036 microseconds in two pieces, 1,029 in one.
+const TOKENS_OF_A_CORE: usize = 16;
+const MOST_TOKENS: usize = 2048;
 
 text!(
     STEP,
@@ -69,16 +73,22 @@ pub(super) fn step(k: &DeltaStep) -> Option<Dispatch> {
 }
 
 /// Of a prompt.
-pub(super) fn stream(k: &DeltaStream) -> Option<Native> {
+pub(super) fn stream(k: &DeltaStream, cores: usize) -> Option<Native> {
     let sizes = (k.slots, k.key_dim, k.value_dim, k.taps) == (1, DIM, DIM, TAPS);
     if !sizes || k.scan != Scan::Registers || k.value_heads / k.key_heads > 32 {
         return None;
     }
-    let params = vec![k.rows as u32, k.key_heads as u32, k.value_heads as u32, L2_EPS.to_bits()];
-    let constants = vec![is_f32(k.conv), is_f32(k.a_log), is_f32(k.dt_bias)];
-    let grid = [(k.rows + TAPS - 1).div_ceil(TOKENS), k.key_heads, 1];
-    let prep = Dispatch::new(&PREP, constants, params.clone(), grid, [32 * TOKENS, 1, 1]);
-    let scan = Dispatch::new(&SCAN, vec![], params, [DIM / ROWS, k.value_heads, 1], [128, 1, 1]);
-    let scratch = k.rows * (2 * k.key_heads * DIM + k.value_heads * (DIM + 4));
-    Some(Native { launches: vec![prep, scan], scratch_bytes: 4 * scratch })
+    let most = (TOKENS_OF_A_CORE * cores).min(MOST_TOKENS);
+    let piece = |start: usize| {
+        let count = most.min(k.rows - start);
+        let sizes = [k.rows, start, count, k.key_heads, k.value_heads];
+        let params: Vec<u32> = sizes.map(|n| n as u32).into_iter().chain([L2_EPS.to_bits()]).collect();
+        let constants = vec![is_f32(k.conv), is_f32(k.a_log), is_f32(k.dt_bias)];
+        let kept = if start + count == k.rows { TAPS - 1 } else { 0 };
+        let grid = [(count + kept).div_ceil(TOKENS), k.key_heads, 1];
+        let prep = Dispatch::new(&PREP, constants, params.clone(), grid, [32 * TOKENS, 1, 1]);
+        [prep, Dispatch::new(&SCAN, vec![], params, [DIM / ROWS, k.value_heads, 1], [128, 1, 1])]
+    };
+    let scratch = most.min(k.rows) * (2 * k.key_heads * DIM + k.value_heads * (DIM + 4));
+    Some(Native { launches: (0..k.rows).step_by(most).flat_map(piece).collect(), scratch_bytes: 4 * scratch })
 }

@@ -1,8 +1,9 @@
-// DeltaStream, second half: the recurrence, token after token. A block has 32 rows of a value head's state, a warp eight of them; eight
-// lanes share two rows, sixteen keys of each a lane. Tokens come into threadgroup memory TILE at a time, the next ones on their way.
+// DeltaStream, second half: the recurrence of a piece of a prompt, token after token, from the state that the piece before it has left. A
+// block has 32 rows of a value head's state, a warp eight of them; eight lanes share two rows, sixteen keys of each a lane. Tokens come into
+// threadgroup memory TILE at a time, the next ones on their way.
 constexpr u32 TILE = 16, ROWS_OF_BLOCK = 32;
 
-struct DeltaStreamParams { u32 rows, key_heads, value_heads; float l2_eps; };
+struct DeltaStreamParams { u32 rows, start, count, key_heads, value_heads; float l2_eps; };
 
 struct Tile {
     float q[TILE][DIM], k[TILE][DIM], v[TILE][ROWS_OF_BLOCK];
@@ -16,26 +17,27 @@ delta_scan_native__cuda(const FINE* raw, const FINE* a, const FINE* b, const bf1
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.y, first = blockIdx.x * ROWS_OF_BLOCK;
     const u32 sharers = p.value_heads / p.key_heads, keys = p.key_heads * DIM, values = p.value_heads * DIM, key_head = head / sharers;
     const float* q_in = scratch + key_head * DIM;
-    const float* k_in = scratch + (u64)p.rows * keys + key_head * DIM;
-    const float* v_in = scratch + 2 * (u64)p.rows * keys + head * DIM + first;
-    const float4* gates_in = (const float4*)(scratch + 2 * (u64)p.rows * keys + (u64)p.rows * values) + head;
+    const float* k_in = scratch + (u64)p.count * keys + key_head * DIM;
+    const float* v_in = scratch + 2 * (u64)p.count * keys + head * DIM + first;
+    const float4* gates_in = (const float4*)(scratch + 2 * (u64)p.count * keys + (u64)p.count * values) + head;
     const uint4 entry = ((const uint4*)slots)[0];
     const u32 e = lane % 8, pair = lane / 8; // eights of keys, pairs of rows
     const u32 row = first + warp * 8 + 2 * pair;
     const u64 place = (u64)values * DIM, at = (u64)(head * DIM + row) * DIM + 4 * e;
-    // Keys 4 e + 32 j: neighbours read neighbours.
+    // Keys 4 e + 32 j: neighbours read neighbours. The state is older than the plan, or the piece's before: its first half has waited for that
+    // and does not let this one start before it ends (delta_prep.cu).
     float4 s[2][4];
 #pragma unroll
     for (u32 i = 0; i < 2; ++i)
 #pragma unroll
-        for (u32 j = 0; j < 4; ++j) s[i][j] = *(const float4*)(state + entry.x * place + at + i * DIM + 32 * j);
+        for (u32 j = 0; j < 4; ++j) s[i][j] = *(const float4*)(state + (p.start == 0 ? entry.x : entry.y) * place + at + i * DIM + 32 * j);
     wait_for_the_one_before();
     if (entry.w != 0) {
-        for (u32 i = thread; i < p.rows * ROWS_OF_BLOCK; i += 128) y[(u64)(i / ROWS_OF_BLOCK) * values + head * DIM + first + i % ROWS_OF_BLOCK] = fine_of(0.0f);
+        for (u32 i = thread; i < p.count * ROWS_OF_BLOCK; i += 128) y[(u64)(p.start + i / ROWS_OF_BLOCK) * values + head * DIM + first + i % ROWS_OF_BLOCK] = fine_of(0.0f);
         return;
     }
     auto fetch = [&](u32 start, Tile& tile) {
-        const u32 count = min(TILE, p.rows - start);
+        const u32 count = min(TILE, p.count - start);
 #pragma unroll
         for (u32 i = thread; i < TILE * 32; i += 128) {
             const u32 t = i / 32, c = i % 32 * 4;
@@ -49,12 +51,12 @@ delta_scan_native__cuda(const FINE* raw, const FINE* a, const FINE* b, const bf1
         asm volatile("cp.async.commit_group;");
     };
     fetch(0, tiles[0]);
-    for (u32 start = 0, turn = 0; start < p.rows; start += TILE, turn ^= 1) {
+    for (u32 start = 0, turn = 0; start < p.count; start += TILE, turn ^= 1) {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads(); // this tile is there, and everybody is through with the other one
-        if (start + TILE < p.rows) fetch(start + TILE, tiles[turn ^ 1]);
+        if (start + TILE < p.count) fetch(start + TILE, tiles[turn ^ 1]);
         const Tile& tile = tiles[turn];
-        const u32 count = min(TILE, p.rows - start);
+        const u32 count = min(TILE, p.count - start);
 #pragma unroll 2
         for (u32 t = 0; t < count; ++t) {
             float4 k[4], q[4];
@@ -100,7 +102,7 @@ delta_scan_native__cuda(const FINE* raw, const FINE* a, const FINE* b, const bf1
                     s[i][j].w = fmaf(gate.y, s[i][j].w, d[i] * k[j].w);
                 }
             if (e == 0)
-                *(half2*)(y + (u64)(start + t) * values + head * DIM + row) =
+                *(half2*)(y + (u64)(p.start + start + t) * values + head * DIM + row) =
                     __halves2half2(fine_of(fmaf(gate.y, sq[0], d[0] * gate.x)), fine_of(fmaf(gate.y, sq[1], d[1] * gate.x)));
         }
     }

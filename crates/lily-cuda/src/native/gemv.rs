@@ -12,6 +12,8 @@ const GROUP: usize = 64;
 const GROUPS: usize = 4;
 /// Warps of a block.
 const MOST_WARPS: usize = 16;
+/// Warps that a multiprocessor has at once, by the registers that the texts are bounded to.
+const MOST_RESIDENT_WARPS: usize = 24;
 /// Rows of matrix in a tile.
 const TILE: usize = 16;
 /// Threadgroup memory that a block of any GPU may have.
@@ -127,14 +129,11 @@ fn warps(inputs: usize) -> usize {
     (inputs / GROUP).div_ceil(GROUPS).clamp(1, MOST_WARPS)
 }
 
-/// Warps of a block, warps that share a tile of it, and blocks. A matrix with many tiles for every multiprocessor keeps all of them
-/// busy with a warp a tile; the others are read at once, by as many warps as it takes.
-fn shape(outputs: usize, inputs: usize, cores: usize) -> (usize, usize, usize) {
-    let tiles = outputs.div_ceil(TILE);
-    let (warps, split) = if tiles >= 32 * cores { (8, 1) } else { (warps(inputs), warps(inputs)) };
-    let work = tiles.div_ceil(warps / split);
-    let most = cores * (24 / warps).max(1);
-    (warps, split, work.div_ceil(work.div_ceil(most)))
+/// Blocks of so many tiles, in turns of a block for each: as many as fit on all multiprocessors at once, so that none has to wait for a place.
+/// On an H200 a warp a tile read an lm_head of 248,320 rows in 133 microseconds, all warps of a block a tile in 107.
+fn blocks(tiles: usize, warps: usize, cores: usize) -> usize {
+    let most = cores * (MOST_RESIDENT_WARPS / warps).max(1);
+    tiles.div_ceil(tiles.div_ceil(most))
 }
 
 /// Bytes of `Columns`.
@@ -177,8 +176,9 @@ pub(super) fn matmul(k: &Matmul, cores: usize) -> Option<Dispatch> {
     if k.method != Method::Rows || !reaches(k.format, k.outputs(), k.inputs) {
         return None;
     }
-    let (warps, split, blocks) = shape(k.outputs(), k.inputs, cores);
-    let constants = [k.format.bits, k.inputs, k.rows, output_kind(k.out) as usize, 0, warps, split];
+    let warps = warps(k.inputs);
+    let blocks = blocks(k.outputs().div_ceil(TILE), warps, cores);
+    let constants = [k.format.bits, k.inputs, k.rows, output_kind(k.out) as usize, 0, warps];
     let (constants, grid) = (constants.map(|n| n as u32).into(), [blocks, 1, 1]);
     dispatch(&MATMUL, constants, parts(k.parts, 0.0), grid, warps, columns_bytes(k.inputs, k.rows, k.rows))
 }
@@ -188,9 +188,10 @@ pub(super) fn norm_matmul(k: &NormMatmul, cores: usize) -> Option<Dispatch> {
     if !reaches(k.format, k.outputs(), k.inputs) {
         return None;
     }
-    let (warps, split, blocks) = shape(k.outputs(), k.inputs, cores);
+    let warps = warps(k.inputs);
+    let blocks = blocks(k.outputs().div_ceil(TILE), warps, cores);
     let norm_is_f32 = usize::from(k.norm == PlainType::F32);
-    let constants = [k.format.bits, k.inputs, k.rows, output_kind(k.out) as usize, norm_is_f32, warps, split];
+    let constants = [k.format.bits, k.inputs, k.rows, output_kind(k.out) as usize, norm_is_f32, warps];
     let grid = [blocks, 1, 1];
     let shared = columns_bytes(k.inputs, 2 * k.rows, k.rows);
     let constants = constants.map(|n| n as u32).into();
@@ -223,6 +224,7 @@ pub(super) fn routed_swiglu(k: &RoutedSwiglu) -> Option<Dispatch> {
     let norm_is_f32 = usize::from(k.norm == PlainType::F32);
     let constants = [k.gate.bits, k.inputs, 1, 0, norm_is_f32, warps].map(|n| n as u32).into();
     let params = vec![k.outputs as u32, k.experts as u32, k.top_k as u32, k.eps.to_bits()];
+    // Blocks of two tiles, which would choose once for both and all have a place at once, took 11.5 microseconds instead of 9.5 on an H200.
     let grid = [k.outputs.div_ceil(TILE / 2), k.rows * k.top_k, 1];
     dispatch(&ROUTED_SWIGLU, constants, params, grid, warps, columns_bytes(k.inputs, 2, 1))
 }

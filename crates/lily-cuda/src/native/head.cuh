@@ -6,6 +6,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef __nv_bfloat16 bf16;
 
+// A text's function, and its place in the grid. Where several kernels are one launch (join.cu) they are functions of it, and each has
+// blocks of its own.
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#define BLOCK_X blockIdx.x
+#define BLOCKS_X gridDim.x
+
 // FINE: what activations are stored as; ACT: those of attention and the caches (msl/activation.h). Native texts are for 16 bits.
 typedef half FINE;
 #ifdef ACT_IS_BF16

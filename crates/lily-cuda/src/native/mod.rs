@@ -26,9 +26,12 @@ mod attention;
 mod delta;
 mod gemm;
 mod gemv;
+mod join;
 
 use lily_kernels::quant::Method;
 use lily_kernels::{Activation, Dispatch, Kernel, Text, TextParameter, cuda_symbol};
+
+pub(crate) use join::{Joined, joined};
 
 /// Which texts run the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,8 +40,6 @@ pub enum KernelSet {
     Shared,
     /// The device's own where there are some.
     Native,
-    /// Those, and kernels whose worth no GPU has shown yet.
-    Candidates,
 }
 
 /// How a launch runs: one after the other.
@@ -76,7 +77,7 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, set: KernelSet, cores:
         return None;
     }
     let launches = match kernel {
-        Kernel::Attend(k) if set == KernelSet::Candidates => vec![attention::tiles(k, cores)?],
+        Kernel::Attend(k) => vec![attention::tiles(k, cores)?],
         Kernel::Matmul(k) if k.method == Method::Tiles => vec![gemm::matmul(k, cores)?],
         Kernel::Matmul(k) => vec![gemv::matmul(k, cores)?],
         Kernel::Swiglu(k) => vec![gemm::swiglu(k, cores)?],
@@ -87,19 +88,13 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, set: KernelSet, cores:
         Kernel::RoutedSwiglu(k) => vec![gemv::routed_swiglu(k)?],
         Kernel::DownCombine(k) => vec![gemv::down_combine(k)?],
         Kernel::DeltaStep(k) => vec![delta::step(k)?],
-        Kernel::DeltaStream(k) => return delta::stream(k),
+        Kernel::DeltaStream(k) => return delta::stream(k, cores),
         Kernel::AttendStep(k) => vec![attention::step(k)?],
         Kernel::AttendStepBlocks(k) => vec![attention::blocks(k, cores)?],
         Kernel::AttendCombine(k) => vec![attention::combine(k)?],
         _ => return None,
     };
     Some(Native { launches, scratch_bytes: 0 })
-}
-
-/// The launches of a kernel by a set of texts, on a GPU of so many multiprocessors; none where no GPU runs it.
-pub fn launches(kernel: &Kernel, activation: Activation, set: KernelSet, cores: usize) -> Vec<Dispatch> {
-    of(kernel, activation, set, cores)
-        .map_or_else(|| kernel.dispatch().into_iter().collect(), |native| native.launches)
 }
 
 /// A buffer of a text.
@@ -127,7 +122,7 @@ mod tests {
     fn texts_take_what_kernels_bind() {
         let mut seen = std::collections::BTreeSet::new();
         for case in gpu_cases() {
-            let Some(native) = of(&case.kernel, case.activation, KernelSet::Candidates, 132) else {
+            let Some(native) = of(&case.kernel, case.activation, KernelSet::Native, 132) else {
                 continue;
             };
             for dispatch in native.launches {

@@ -7,11 +7,11 @@ constexpr u32 STEPS = (SHARE + GROUPS - 1) / GROUPS;
 struct SwigluParams { u32 outputs, experts, top_k; float eps; };
 
 #if ROUTED
-extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS, 768 / LAUNCH_THREADS)
+KERNEL(LAUNCH_THREADS, 768 / LAUNCH_THREADS)
 routed_swiglu_native__cuda(const float* x, const bf16* norm, const float* logits, const u32* gate_weight, const bf16* gate_scales,
                            const bf16* gate_biases, const u32* up_weight, const bf16* up_scales, const bf16* up_biases, FINE* out, SwigluParams p) {
 #else
-extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS, 768 / LAUNCH_THREADS)
+KERNEL(LAUNCH_THREADS, 768 / LAUNCH_THREADS)
 norm_swiglu_native__cuda(const float* x, const bf16* norm, const u32* gate_weight, const bf16* gate_scales, const bf16* gate_biases,
                          const u32* up_weight, const bf16* up_scales, const bf16* up_biases, FINE* out, SwigluParams p) {
 #endif
@@ -21,7 +21,7 @@ norm_swiglu_native__cuda(const float* x, const bf16* norm, const u32* gate_weigh
     __shared__ float squares[WARPS][ROWS];
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     const u32 begin = min(warp * SHARE, ALL_GROUPS), end = min(begin + SHARE, ALL_GROUPS);
-    const u32 row = min(blockIdx.x * 8 + g, p.outputs - 1);
+    const u32 row = min(BLOCK_X * 8 + g, p.outputs - 1);
     Weights<GROUPS> now;
     const Matrix gate = {gate_weight, gate_scales, gate_biases}, up = {up_weight, up_scales, up_biases};
     auto load = [&](Weights<GROUPS>& w, u32 start, u32 step) { load_step<SHARE>(w, gate, start + row, up, start + row, begin, end, step, t); };
@@ -60,7 +60,7 @@ norm_swiglu_native__cuda(const float* x, const bf16* norm, const u32* gate_weigh
     leave<true>(part[warp], sums, g, t);
     __syncthreads();
     for (u32 i = thread; i < 8 * ROWS; i += 32 * WARPS) {
-        const u32 o = blockIdx.x * 8 + i % 8, r = i / 8;
+        const u32 o = BLOCK_X * 8 + i % 8, r = i / 8;
         float gate = 0.0f, up = 0.0f;
 #pragma unroll
         for (u32 w = 0; w < WARPS; ++w) {

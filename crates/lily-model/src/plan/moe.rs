@@ -56,6 +56,8 @@ impl Builder<'_> {
         let m = self.geometry.moe.clone();
         let (rows, hidden, x) = (self.total, self.geometry.hidden, inputs.x);
         let (fused_up, fused_down) = (self.has(Switch::FuseGateUp), self.has(Switch::FuseDownCombine));
+        // In front of everything that waits for the router, so that the two run side by side.
+        let shared = self.shared_rows(w, inputs, &mut normed);
         let chosen = (!fused_up || !fused_down).then(|| self.route(inputs));
         let act = self.arena.take(rows * m.top_k * m.expert_width);
         if fused_up {
@@ -80,7 +82,6 @@ impl Builder<'_> {
             let up = self.routed_matmul("expert_up", &w.up, &normed, chosen, true);
             self.silu_mul("expert_swiglu", rows * m.top_k * m.expert_width, gate, up, &act);
         }
-        let shared = self.shared_rows(w, inputs, &mut normed);
         if fused_down {
             let kernel = DownCombine {
                 rows,

@@ -137,8 +137,6 @@ pub(crate) enum Kernels {
     Native,
     /// The texts that all GPUs share.
     Shared,
-    /// The GPU's own, and some that no GPU has run yet: for measuring them.
-    Candidates,
 }
 
 /// Room for tokens and state.

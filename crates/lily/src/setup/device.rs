@@ -206,7 +206,6 @@ impl Chosen {
             isa: None,
             kernels: match kernels {
                 Some(cli::Kernels::Shared) => KernelSet::Shared,
-                Some(cli::Kernels::Candidates) => KernelSet::Candidates,
                 Some(cli::Kernels::Native) | None => KernelSet::Native,
             },
             hint: None,
