@@ -98,6 +98,78 @@ def test_a_socket_is_not_a_port(lily, tmp_path):
     assert done.returncode == 2 and "--tls-key" in done.stderr
 
 
+REFUSED = [
+    (["--cors-origins", "foo"], '--cors-origins: "foo" is no origin'),
+    (["--cors-origins", "https://page.example,"], "--cors-origins: \"\" is no origin"),
+    (["--cors-origins", "null"], "say *"),
+    (["--allowed-hosts", "*"], '--allowed-hosts: "*" is no host'),
+    (["--allowed-hosts", "http://box"], "--allowed-hosts: "),
+    (["--api-key", ""], "--api-key: key 1 of 1 is empty"),
+    (["--api-key", "one, two"], "--api-key: key 2 of 2 has a blank"),
+    (["--api-key-file", "/dev/null"], "--api-key-file /dev/null: "),
+    (["--api-key-file", "no/such/file"], "--api-key-file no/such/file: "),
+    (["--requests-per-key", "2"], "--requests-per-key: there is no key"),
+    (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+    (["--host", ""], "--host"),
+    (["--host", "0.0.0.0"], "--allow-public"),
+    (["--socket", "/"], "--socket /: "),
+    (["--log-file", "/"], "--log-file /"),
+    (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "/dev/null"),
+    (["--trace", "/"], "--trace /"),
+    (["--context", "100000"], "--context is 100000"),
+    (["--cache-memory", "900T"], "--cache-memory is "),
+    (["--parallel", "256", "--context", "8192", "--cache-memory", "0", "--model", "no/such/model"], "no/such/model"),
+    (["--threads", "2", "--device", "cuda"], "--threads is for the CPU and the emulator"),
+    (["--threads", "2", "--device", "metal"], "--threads is for the CPU and the emulator"),
+    (["--kernels", "shared", "--device", "cpu"], "--kernels is an NVIDIA GPU's"),
+    (["--isa", "portable", "--device", "cuda"], "--isa is the CPU's"),
+    (["--metal-queue", "classic", "--device", "cpu"], "--metal-queue is for the GPU of a Mac"),
+    (["--precision", "bf16", "--device", "cpu"], "--precision bf16 is for"),
+]
+WRONG = [
+    ["--port", "-1"], ["--port", "65536"], ["--parallel", "0"], ["--parallel", "257"], ["--queue", "-1"], ["--queue", "65536"],
+    ["--requests-per-key", "0"], ["--request-timeout", "0"], ["--request-timeout", "1.5"], ["--idle-unload", "0"], ["--idle-unload", "-1"],
+    ["--alias", ""], ["--alias", "a,,b"], ["--alias", " a"], ["--seed", "x"], ["--seed", "1.5"], ["--seed", "18446744073709551616"],
+    ["--context", "1"], ["--cache-memory", "-1"], ["--threads", "0"], ["--device", ""], ["--model", ""], ["--isa", "x"],
+    ["--strict-model=perhaps"], ["--log-file", ""], ["--socket", ""], ["--tls-cert", "x"], ["--tls-key", "x"], ["--api-key-file", ""],
+    ["--trace", ""], ["--socket", "s", "--port", "1"], ["--socket", "s", "--host", "localhost"],
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_flags_that_could_not_do_what_they_are_for_are_refused(lily, flags, words):
+    done = lily("serve", *([] if "--host" in flags or "--socket" in flags else ["--port", 0]), *flags)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("flags", WRONG, ids=" ".join)
+def test_flags_with_values_that_mean_nothing_are_refused(lily, flags):
+    done = lily("serve", *flags)
+    assert done.returncode == 2 and flags[0].split("=")[0] in done.stderr, done.stderr
+
+
+def test_every_flag_of_serve_is_among_those_that_are_refused(lily):
+    flags = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", lily("serve", "--help").stdout, re.M))
+    tried = {flag.split("=")[0] for line in [*WRONG, *(flags for flags, _ in REFUSED)] for flag in line}
+    # a switch that has no wrong value, and those of the program
+    assert flags - tried == {"--allow-public", "--help"}
+
+
+def test_what_is_odd_and_means_something_is_taken(start, lily, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("\ufeff# of the box\r\n\r\n  sk-one  \r\nsk-two\r\n", newline="")
+    _, url = start("--port", 0, "--seed", "-1", "--alias", "a b,demo", "--cors-origins", "HTTPS://Page.Example:443/,tauri://localhost",
+                   "--allowed-hosts", "my_box:8080,[fe80::1]", "--api-key-file", keys, "--requests-per-key", 1, "--queue", 0)
+    request = urllib.request.Request(url + "/props", headers={"X-Api-Key": "sk-one", "Origin": "https://page.example", "Host": "my_box"})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        assert reply.headers["access-control-allow-origin"] == "https://page.example"
+    keys.write_text("sk-one\nsk two\n")
+    done = lily("serve", "--port", 0, "--api-key-file", keys)
+    assert done.returncode == 1 and "line 2 has a blank" in done.stderr and "sk two" not in done.stderr
+    for seed in ("-1", "-2", "18446744073709551615"):
+        assert lily("run", "Hello!", "--max-tokens", 2, "--seed", seed).returncode == 0
+
+
 def test_the_log_is_a_file_that_can_be_moved_away(start, tmp_path):
     log, old = tmp_path / "log", tmp_path / "log.1"
     process, url = start("--port", 0, "--log-file", log)

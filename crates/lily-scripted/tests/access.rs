@@ -116,6 +116,7 @@ fn a_key_file_is_read_again() {
         (status("first"), status("second"), status("# of mine"), status("third")),
         (200, 200, 401, 401)
     );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     std::fs::write(&path, "third\nsecond\n").expect("a file");
     assert_eq!(status("third"), 401, "not before it is told");
     server.handle.reread();
@@ -123,11 +124,51 @@ fn a_key_file_is_read_again() {
     std::fs::write(&path, "# none\n").expect("a file");
     server.handle.reread();
     assert_eq!(status("third"), 200, "a file without keys changes nothing");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    std::fs::write(&path, "\u{feff}one\r\ntwo\r\n").expect("a file");
+    server.handle.reread();
+    assert_eq!((status("one"), status("two"), status("third")), (200, 200, 401), "as Windows writes it");
+    // A line that no header can bring: all stays as it was, and the line is named and not shown.
+    std::fs::write(&path, "first\n# of mine\n\nse cret\n").expect("a file");
+    server.handle.reread();
+    assert_eq!((status("first"), status("one")), (401, 200));
+    let config = ServerConfig { port: 0, api_key_file: Some(path.clone()), ..ServerConfig::default() };
+    let error = runtime.block_on(bind(config)).expect_err("a key with a blank").to_string();
+    assert!(error.contains("line 4") && !error.contains("cret"), "{error}");
+    std::fs::write(&path, "# none\n").expect("a file");
     for file in [path, "no/such/file".into(), env!("CARGO_TARGET_TMPDIR").into()] {
         let config = ServerConfig { port: 0, api_key_file: Some(file.clone()), ..ServerConfig::default() };
         let error = runtime.block_on(bind(config)).expect_err("no keys").to_string();
         assert!(error.contains(&file.display().to_string()), "{error}");
+    }
+}
+
+#[test]
+fn flags_that_could_not_do_what_they_are_for_are_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let config = || ServerConfig { port: 0, ..ServerConfig::default() };
+    let list = |values: &[&str]| values.iter().map(|value| value.to_string()).collect::<Vec<_>>();
+    for (flag, part, config) in [
+        ("--api-key", "key 1 of 1 is empty", ServerConfig { api_keys: list(&[""]), ..config() }),
+        ("--api-key", "key 2 of 3 is empty", ServerConfig { api_keys: list(&["a", "", "b"]), ..config() }),
+        ("--api-key", "key 2 of 2 has a blank", ServerConfig { api_keys: list(&["a", " cret"]), ..config() }),
+        ("--api-key", "key 1 of 1", ServerConfig { api_keys: list(&["cr\u{e8}t"]), ..config() }),
+        ("--requests-per-key", "--api-key", ServerConfig { requests_per_key: Some(2), ..config() }),
+        ("--cors-origins", "\"foo\" is no origin", ServerConfig { cors_origins: list(&["foo"]), ..config() }),
+        (
+            "--cors-origins",
+            "\"\" is no origin",
+            ServerConfig { cors_origins: list(&["https://page.example", ""]), ..config() },
+        ),
+        ("--allowed-hosts", "\"*\" is no host", ServerConfig { allowed_hosts: list(&["*"]), ..config() }),
+        (
+            "--allowed-hosts",
+            "\"\" is no host",
+            ServerConfig { allowed_hosts: list(&["box", ""]), ..config() },
+        ),
+    ] {
+        let error = runtime.block_on(bind(config)).expect_err(part).to_string();
+        assert!(error.starts_with(&format!("{flag}: ")) && error.contains(part), "{error}");
+        assert!(!error.contains("cret") && !error.contains("\u{e8}"), "a key is shown: {error}");
     }
 }
 

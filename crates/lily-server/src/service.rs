@@ -53,8 +53,11 @@ impl Service {
         }
     }
 
+    /// Each once.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(self.model_name.as_str()).chain(self.aliases.iter().map(String::as_str))
+        let new = |at: usize, name: &String| *name != self.model_name && !self.aliases[..at].contains(name);
+        let aliases = self.aliases.iter().enumerate().filter(move |&(at, name)| new(at, name));
+        std::iter::once(self.model_name.as_str()).chain(aliases.map(|(_, name)| name.as_str()))
     }
 
     /// 404 for a name that is not this model's.

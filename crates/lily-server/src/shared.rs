@@ -39,12 +39,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: ServerConfig, hosts: HostRule, keys: Keys, tls: Option<Arc<Tls>>) -> Self {
+    pub(crate) fn new(
+        config: ServerConfig,
+        hosts: HostRule,
+        keys: Keys,
+        origins: Origins,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
         Shared {
             hosts,
             keys,
             tls,
-            origins: Origins::new(&config.cors_origins),
+            origins,
             bodies: BodyBudget::new(config.max_bodies_bytes),
             unknown: UnknownNames::default(),
             phase: watch::Sender::new(Phase::Running),

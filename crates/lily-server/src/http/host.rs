@@ -7,6 +7,7 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 
 use crate::errors::{ApiError, Kind};
+use crate::http::listener::BindError;
 
 /// The names that this server answers to.
 #[derive(Debug)]
@@ -18,10 +19,20 @@ pub(crate) struct HostRule {
 
 impl HostRule {
     /// `bound`: the host as the operator wrote it and the address it came to; `extra`: names allowed besides.
-    pub(crate) fn new(host: &str, bound: IpAddr, extra: &[String]) -> Self {
+    pub(crate) fn new(host: &str, bound: IpAddr, extra: &[String]) -> Result<Self, BindError> {
         let mut names = vec!["localhost".to_string(), normal(host)];
-        names.extend(extra.iter().map(|name| normal(name)));
-        HostRule { names, any_address: !bound.is_loopback() }
+        for given in extra {
+            let name = normal(given);
+            let in_brackets = given.trim_start().starts_with('[');
+            if !is_name(&name) || (in_brackets && name.parse::<IpAddr>().is_err()) {
+                let problem = format!(
+                    "{given:?} is no host; wanted a name or an address as a client writes it, without scheme and path, as my-box.lan"
+                );
+                return Err(BindError::Flag { flag: "--allowed-hosts", problem });
+            }
+            names.push(name);
+        }
+        Ok(HostRule { names, any_address: !bound.is_loopback() })
     }
 
     /// Checks `Host`, and the authority of an absolute-form target, which stands above it.
@@ -81,6 +92,12 @@ fn normal(host: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
+/// What a Host header can name: whatever is not like this would be allowed in vain.
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !name.is_empty() && (name.bytes().all(plain) || name.parse::<IpAddr>().is_ok())
+}
+
 /// `:8080`, or a bare colon, which the grammar allows.
 fn is_port(text: &str) -> bool {
     text.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -93,7 +110,31 @@ mod tests {
     use super::*;
 
     fn rule(host: &str, bound: &str) -> HostRule {
-        HostRule::new(host, bound.parse().expect("an address"), &["My.Box".into()])
+        HostRule::new(host, bound.parse().expect("an address"), &["My.Box".into()]).expect("names")
+    }
+
+    #[test]
+    fn only_what_a_header_can_name_may_be_allowed() {
+        let allowed = |name: &str| HostRule::new("127.0.0.1", IpAddr::from([127, 0, 0, 1]), &[name.into()]);
+        for name in ["my_box", "my-box.lan:8080", "10.0.0.7", "[fe80::1]:80", "fe80::1", " my.box. "] {
+            assert!(allowed(name).is_ok(), "{name}");
+        }
+        for name in [
+            "",
+            " ",
+            "*",
+            "*.lan",
+            "http://my.box",
+            "my.box/path",
+            "a b",
+            "m\u{e4}.box",
+            "my.box:x",
+            "[x]",
+            ".",
+        ] {
+            let refused = allowed(name).expect_err(name).to_string();
+            assert!(refused.starts_with("--allowed-hosts: "), "{refused}");
+        }
     }
 
     #[test]

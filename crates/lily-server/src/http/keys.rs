@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
+use crate::http::listener::BindError;
 
 /// A key file is a list, not a book.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -44,7 +45,13 @@ struct Key {
 }
 
 impl Keys {
-    pub(crate) fn new(config: &ServerConfig) -> Result<Self, KeyFileError> {
+    pub(crate) fn new(config: &ServerConfig) -> Result<Self, BindError> {
+        for (at, key) in config.api_keys.iter().enumerate() {
+            check_key(key).map_err(|fault| {
+                let problem = format!("key {} of {} {fault}", at + 1, config.api_keys.len());
+                BindError::Flag { flag: "--api-key", problem }
+            })?;
+        }
         let keys = Keys {
             given: config.api_keys.iter().map(|key| digest(key.as_bytes())).collect(),
             file: config.api_key_file.clone(),
@@ -54,6 +61,11 @@ impl Keys {
                 .clamp(1, Semaphore::MAX_PERMITS),
             known: RwLock::default(),
         };
+        if config.requests_per_key.is_some() && keys.is_open() {
+            let problem =
+                "there is no key whose requests could be counted: set --api-key or --api-key-file as well";
+            return Err(BindError::Flag { flag: "--requests-per-key", problem: problem.into() });
+        }
         keys.reread()?;
         Ok(keys)
     }
@@ -132,6 +144,19 @@ impl KeyUse {
     }
 }
 
+/// What makes a text no key, in words that do not show it. A key that no header can bring would lock everyone out.
+fn check_key(key: &str) -> Result<(), &'static str> {
+    if key.is_empty() {
+        return Err("is empty; wanted at least one character");
+    }
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(
+            "has a blank in it, or a character that is not ASCII; wanted letters, digits and signs alone",
+        );
+    }
+    Ok(())
+}
+
 fn digest(key: &[u8]) -> Digested {
     Sha256::digest(key).into()
 }
@@ -146,7 +171,7 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
         .filter(|key| !key.is_empty())
 }
 
-/// A key on each line; empty lines and lines that begin with # are none.
+/// A key on each line, blanks around it aside; empty lines and lines that begin with # are none.
 fn read(path: &Path) -> Result<Vec<Digested>, KeyFileError> {
     let fault = |problem: String| KeyFileError { path: path.to_owned(), problem };
     let about = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?;
@@ -156,8 +181,17 @@ fn read(path: &Path) -> Result<Vec<Digested>, KeyFileError> {
         )));
     }
     let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let keys: Vec<Digested> = lines.map(|key| digest(key.as_bytes())).collect();
+    // Some Windows programs begin every text with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let mut keys = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let key = line.trim();
+        if key.is_empty() || key.starts_with('#') {
+            continue;
+        }
+        check_key(key).map_err(|problem| fault(format!("line {} {problem}", at + 1)))?;
+        keys.push(digest(key.as_bytes()));
+    }
     if keys.is_empty() {
         return Err(fault("there is no key in it; wanted one on each line".into()));
     }

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::app;
 use crate::config::ServerConfig;
 use crate::http::connection;
+use crate::http::cors::Origins;
 use crate::http::door::{Door, Incoming, SocketError};
 use crate::http::host::HostRule;
 use crate::http::keys::{KeyFileError, Keys};
@@ -49,6 +50,14 @@ pub enum BindError {
     Public {
         /// As the operator wrote it.
         host: String,
+    },
+    /// A value with which a flag could not do what it is there for.
+    #[error("{flag}: {problem}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// What was found and what is wanted.
+        problem: String,
     },
     /// The keys cannot be read.
     #[error(transparent)]
@@ -86,6 +95,7 @@ impl std::fmt::Debug for Handle {
 /// Binds the configured address or socket. Needs a Tokio runtime with I/O and time enabled.
 pub async fn bind(config: ServerConfig) -> Result<Server, BindError> {
     let keys = Keys::new(&config)?;
+    let origins = Origins::new(&config.cors_origins)?;
     let tls = config.tls.as_ref().map(Tls::new).transpose()?.map(Arc::new);
     let door = match &config.socket {
         Some(path) => socket(path)?,
@@ -102,8 +112,8 @@ pub async fn bind(config: ServerConfig) -> Result<Server, BindError> {
         }
         tracing::warn!("everyone who reaches {} may use this server: no API key is set", door.url());
     }
-    let hosts = HostRule::new(host, ip, &config.allowed_hosts);
-    Ok(Server { door, shared: Arc::new(Shared::new(config, hosts, keys, tls)) })
+    let hosts = HostRule::new(host, ip, &config.allowed_hosts)?;
+    Ok(Server { door, shared: Arc::new(Shared::new(config, hosts, keys, origins, tls)) })
 }
 
 async fn port(config: &ServerConfig, tls: Option<Arc<Tls>>) -> Result<Door, BindError> {

@@ -23,7 +23,7 @@ pub(crate) use pack::PackFlags;
 pub(crate) use serve::{PsFlags, ServeFlags};
 pub(crate) use synth::{SizeFlags, SynthFlags};
 pub(crate) use trace::TraceFlags;
-pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision};
+pub(crate) use values::{ByteSize, Device, OnOff, Phase, Precision, Seed};
 
 /// A local inference engine for Qwen3.6-35B-A3B.
 ///
@@ -66,9 +66,14 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
 fn command(variable: impl Fn(&std::ffi::OsStr) -> Option<std::ffi::OsString>) -> clap::Command {
     let is_empty = |name: &std::ffi::OsStr| variable(name).is_some_and(|value| value.is_empty());
     Cli::command().mut_subcommands(|command| {
-        command.mut_args(|flag| match flag.get_env() {
-            Some(name) if is_empty(name) => flag.env(Resettable::<OsStr>::Reset),
-            _ => flag,
+        command.mut_args(|flag| {
+            // A value out of range is to be told so, and not taken for a flag that is not known.
+            let negative = !flag.is_positional() && flag.get_action().takes_values();
+            let flag = if negative { flag.allow_negative_numbers(true) } else { flag };
+            match flag.get_env() {
+                Some(name) if is_empty(name) => flag.env(Resettable::<OsStr>::Reset),
+                _ => flag,
+            }
         })
     })
 }
@@ -172,14 +177,14 @@ pub(crate) struct SamplingFlags {
     #[arg(long, env = "LILY_REPETITION_PENALTY", value_name = "X", value_parser = values::repetition)]
     pub(crate) repetition_penalty: Option<f32>,
     /// Lowers tokens that occurred in the answer, once.
-    #[arg(long, env = "LILY_PRESENCE_PENALTY", value_name = "-2..2", allow_negative_numbers = true, value_parser = values::penalty)]
+    #[arg(long, env = "LILY_PRESENCE_PENALTY", value_name = "-2..2", value_parser = values::penalty)]
     pub(crate) presence_penalty: Option<f32>,
     /// Lowers tokens for each time they occurred in the answer.
-    #[arg(long, env = "LILY_FREQUENCY_PENALTY", value_name = "-2..2", allow_negative_numbers = true, value_parser = values::penalty)]
+    #[arg(long, env = "LILY_FREQUENCY_PENALTY", value_name = "-2..2", value_parser = values::penalty)]
     pub(crate) frequency_penalty: Option<f32>,
-    /// The same seed and prompt give the same answer [default: a random one].
+    /// The same seed and prompt give the same answer [default: a random one, as -1 is].
     #[arg(long, env = "LILY_SEED", value_name = "N")]
-    pub(crate) seed: Option<u64>,
+    pub(crate) seed: Option<Seed>,
     /// The most tokens of an answer [default: the rest of the context].
     #[arg(long, env = "LILY_MAX_TOKENS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
@@ -401,6 +406,24 @@ mod tests {
         for typed in [false, true] {
             let error = flags(typed, typed).unwrap_err().to_string();
             assert!(error.contains("--preset layer4 and --model m"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_negative_value_is_a_value() {
+        let parsed = |line: &[&str]| {
+            let matches = command(|_| None).try_get_matches_from(line)?;
+            read(&matches)
+        };
+        for line in [["run", "--presence-penalty", "-1"], ["run", "--seed", "-1"], ["serve", "--seed", "-1"]]
+        {
+            assert!(parsed(&["lily", line[0], line[1], line[2]]).is_ok(), "{line:?}");
+        }
+        for line in
+            [["serve", "--port", "-1"], ["run", "--temperature", "-0.5"], ["chat", "--context", "-4096"]]
+        {
+            let refused = parsed(&["lily", line[0], line[1], line[2]]).unwrap_err().to_string();
+            assert!(refused.contains(line[1]) && refused.contains(line[2]), "{refused}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::{MemoryFlags, ModelFlags, TraceFlags};
+use super::{MemoryFlags, ModelFlags, Seed, TraceFlags, values};
 
 /// `lily serve`.
 #[derive(Clone, Debug, Args)]
@@ -68,14 +68,14 @@ pub(crate) struct ServeFlags {
     #[arg(long, env = "LILY_LOG_FILE", value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
     /// Further names of the model: listed, and served with --strict-model too.
-    #[arg(long, env = "LILY_ALIAS", value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, env = "LILY_ALIAS", value_name = "NAME", value_delimiter = ',', value_parser = values::alias)]
     pub(crate) alias: Vec<String>,
     /// Answer 404 to requests for a model of another name.
     #[arg(long, env = "LILY_STRICT_MODEL", value_parser = BoolishValueParser::new())]
     pub(crate) strict_model: bool,
-    /// Seed of requests that bring none, so that the whole server repeats itself [default: random].
+    /// Seed of requests that bring none, so that the whole server repeats itself [default: random, as -1 is].
     #[arg(long, env = "LILY_SEED", value_name = "N")]
-    pub(crate) seed: Option<u64>,
+    pub(crate) seed: Option<Seed>,
     #[command(flatten)]
     pub(crate) trace: TraceFlags,
     #[command(flatten)]

@@ -92,6 +92,31 @@ pub(crate) enum OnOff {
     Off,
 }
 
+/// A seed: any 64-bit integer, as a request may bring one; -1 is a random one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed(pub(crate) Option<u64>);
+
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text.parse::<u64>(), text.parse::<i64>()) {
+            (_, Ok(-1)) => Ok(Seed(None)),
+            (Ok(seed), _) => Ok(Seed(Some(seed))),
+            (_, Ok(signed)) => Ok(Seed(Some(signed as u64))),
+            _ => Err("wanted an integer of 64 bits, or -1 for a random seed".to_owned()),
+        }
+    }
+}
+
+/// A further name of a model.
+pub(crate) fn alias(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.trim() != text || text.contains(char::is_control) {
+        return Err("wanted a name without control characters, and without blanks at its ends".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// A number of bytes: `1500000`, `512M`, `4G` (powers of 1024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteSize(pub(crate) usize);
@@ -175,6 +200,30 @@ mod tests {
             assert!(refused.contains("at least 2, as 4096 or 4K"), "{text}: {refused}");
         }
         assert_eq!(tokens::<0>("0"), Ok(0));
+    }
+
+    #[test]
+    fn a_seed_is_any_integer_of_64_bits_and_minus_one_is_random() {
+        for (text, seed) in [
+            ("0", Some(0)),
+            ("7", Some(7)),
+            ("-1", None),
+            ("-2", Some(u64::MAX - 1)),
+            ("18446744073709551615", Some(u64::MAX)),
+        ] {
+            assert_eq!(text.parse(), Ok(Seed(seed)), "{text}");
+        }
+        for text in ["", "x", "1.5", "18446744073709551616", "--1", " 1"] {
+            assert!(text.parse::<Seed>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_further_name_can_be_asked_for() {
+        assert!(alias("gpt-4o").is_ok() && alias("org/a model").is_ok());
+        for text in ["", " ", " a", "a\n", "a\x1b[0m"] {
+            assert!(alias(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ async fn serve(flags: &ServeFlags, log: Option<LogFile>) -> Result<ExitCode> {
     let mut service = Service::new(engine.clone(), loaded.text.clone(), loaded.name.clone());
     service.sampling = setup::default_sampling(&loaded.model.sampling_defaults);
     service.strict_model = flags.strict_model;
-    service.seed = flags.seed;
+    service.seed = flags.seed.and_then(|seed| seed.0);
     service.request_timeout = seconds(flags.request_timeout);
     service.aliases = flags.alias.clone();
     service.parallel = started.parallel;

@@ -87,6 +87,10 @@ pub(crate) fn choose(flags: &ModelFlags, model: &Model) -> Result<Chosen> {
     let threads = flags.threads.map(usize::from);
     check_threads(threads)?;
     ensure!(
+        threads.is_none() || !matches!(flags.device, cli::Device::Cuda(_) | cli::Device::Metal),
+        "--threads is for the CPU and the emulator; wanted with it: --device cpu"
+    );
+    ensure!(
         flags.isa.is_none() || matches!(flags.device, cli::Device::Auto | cli::Device::Cpu),
         "--isa is the CPU's; wanted with it: --device cpu"
     );

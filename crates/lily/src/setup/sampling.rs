@@ -37,7 +37,7 @@ pub(crate) fn sampling(of: &SamplingDefaults, flags: &SamplingFlags) -> Sampling
         presence_penalty: flags.presence_penalty.unwrap_or(base.presence_penalty),
         frequency_penalty: flags.frequency_penalty.unwrap_or(base.frequency_penalty),
         logit_bias: Vec::new(),
-        seed: flags.seed.unwrap_or_else(random_seed),
+        seed: flags.seed.and_then(|seed| seed.0).unwrap_or_else(random_seed),
     }
 }
 
