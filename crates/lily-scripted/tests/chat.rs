@@ -208,7 +208,7 @@ fn sampling_reaches_the_engine() {
     server.chat(ask("hi", json!({})));
     let fields = json!({
         "temperature": 1.5, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.25,
-        "presence_penalty": -0.5, "frequency_penalty": 2, "logit_bias": {"5": -100}, "seed": -1, "ignore_eos": true,
+        "presence_penalty": -0.5, "frequency_penalty": 2, "logit_bias": {"5": -100}, "seed": -2, "ignore_eos": true,
         "max_tokens": 9,
     });
     server.chat(ask("hi", fields));
@@ -224,13 +224,29 @@ fn sampling_reaches_the_engine() {
         sampling,
         json!({
             "temperature": 1.5, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.25,
-            "presence_penalty": -0.5, "frequency_penalty": 2.0, "logit_bias": [[5, -100.0]], "seed": u64::MAX,
+            "presence_penalty": -0.5, "frequency_penalty": 2.0, "logit_bias": [[5, -100.0]], "seed": u64::MAX - 1,
         })
     );
     let third = &records[2].sampling;
     assert!(third.top_p > 0.0 && third.top_p < 1e-30);
     assert_eq!((third.repetition_penalty, third.temperature), (2.0, 0.75));
     assert_ne!(first.seed, third.seed, "seeds are random where none is given");
+}
+
+#[test]
+fn minus_one_is_a_random_seed_whatever_the_server_has() {
+    let mut seeded = setup(r#"{"pieces": []}"#);
+    seeded.service = |service| service.seed = Some(5);
+    let server = seeded.start();
+    for seed in [json!(null), json!(-1), json!(-1), json!(6)] {
+        assert_eq!(server.chat(ask("hi", json!({"seed": seed}))).status, 200);
+    }
+    let seeds: Vec<u64> = server.engine.records().iter().map(|record| record.sampling.seed).collect();
+    assert_eq!((seeds[0], seeds[3]), (5, 6));
+    assert!(
+        seeds[1] != seeds[2] && !seeds[1..3].contains(&5) && !seeds[1..3].contains(&u64::MAX),
+        "{seeds:?}"
+    );
 }
 
 #[test]
@@ -427,6 +443,23 @@ fn bad_requests_name_the_field() {
             streaming["stream"] = json!(true);
             assert_eq!(server.chat(streaming).error(), (400, code.into()));
         }
+    }
+    for (text, param, part) in [
+        (
+            "{\"messages\": [], \"temperature\": NaN}",
+            json!("temperature"),
+            "`temperature` is NaN, which JSON has not",
+        ),
+        ("{\"top_p\": -Infinity}", json!("top_p"), "-Infinity"),
+        ("{\"stream\": True}", json!("stream"), "True"),
+        ("{\"stop\": [None]}", json!(null), "None is no word of it (line 1 column 11)"),
+        (" \n", json!(null), "empty"),
+    ] {
+        let reply = server.post_text("/v1/chat/completions", text.as_bytes());
+        assert_eq!(reply.error(), (400, "invalid_json".into()), "{text}");
+        let error = reply.json()["error"].clone();
+        assert_eq!(error["param"], param, "{error}");
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(part)), "{error}");
     }
     for text in ["", "{", "[]", "null", "{\"messages\": \u{7f}}"] {
         assert_eq!(

@@ -11,9 +11,40 @@ fn start(line: Value) -> Running {
     setup.engine = EngineOptions { context: 4096, ..EngineOptions::default() };
     setup.service = |service| {
         service.parallel = 3;
-        service.aliases = vec!["other".into()];
+        service.aliases = ["other", "scripted", "other"].map(String::from).to_vec();
     };
     setup.start()
+}
+
+#[test]
+fn a_prompt_that_is_too_long_or_empty_is_named_as_the_request_has_it() {
+    let mut narrow = setup(r#"{"pieces": ["x"]}"#);
+    narrow.engine = EngineOptions { context: 8, ..EngineOptions::default() };
+    let server = narrow.start();
+    let long = "a text of far more than eight tokens";
+    for (path, body, code, param) in [
+        ("/v1/chat/completions", ask(long, json!({})), "context_length_exceeded", "messages"),
+        ("/v1/completions", json!({"prompt": long}), "context_length_exceeded", "prompt"),
+        ("/v1/completions", json!({"prompt": ["a", long]}), "context_length_exceeded", "prompt"),
+        ("/v1/responses", json!({"input": long}), "context_length_exceeded", "input"),
+        ("/v1/chat/completions", json!({"messages": []}), "invalid_messages", "messages"),
+        ("/apply-template", json!({"messages": []}), "invalid_messages", "messages"),
+        ("/v1/completions", json!({"prompt": ""}), "invalid_value", "prompt"),
+        ("/v1/completions", json!({"prompt": []}), "invalid_value", "prompt"),
+        ("/v1/completions", json!({"prompt": ["a", ""]}), "invalid_value", "prompt[1]"),
+        ("/v1/completions", json!({"prompt": [[]]}), "invalid_value", "prompt[0]"),
+        ("/v1/completions", json!({}), "missing_required_parameter", "prompt"),
+        ("/v1/responses", json!({}), "missing_required_parameter", "input"),
+        ("/tokenize", json!({}), "missing_required_parameter", "content"),
+        ("/detokenize", json!({}), "missing_required_parameter", "tokens"),
+    ] {
+        let reply = server.ask_at(path, body.clone());
+        assert_eq!(reply.error(), (400, code.into()), "{path} {body}");
+        let error = reply.json()["error"].clone();
+        assert_eq!(error["param"], param, "{path} {body}");
+        let text = error["message"].as_str().expect("a message");
+        assert!(!text.contains("messages") || param == "messages", "{path} {body}: {text}");
+    }
 }
 
 #[test]
@@ -26,6 +57,7 @@ fn the_window_is_told_where_clients_look_for_it() {
     assert_eq!(server.get("/v1/props").json(), props);
     let list = server.get("/v1/models").json();
     assert_eq!((&list["first_id"], &list["last_id"]), (&json!("scripted"), &json!("other")));
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(2), "each name once: {list}");
     let model = &list["data"][0];
     for place in ["max_model_len", "context_length", "loaded_context_length"] {
         assert_eq!(model[place], 4096, "{place}");
@@ -34,6 +66,50 @@ fn the_window_is_told_where_clients_look_for_it() {
     assert_eq!(server.get("/v1/models/other").json()["id"], "other");
     // Codex takes no list without it, and its own settings for a model that is not in it.
     assert_eq!(list["models"], json!([]));
+}
+
+#[test]
+fn cached_tokens_are_told_by_every_family_and_are_zero_where_none_were() {
+    for cached in [0, 2] {
+        let mut line = json!({"thinking": false, "pieces": ["x"]});
+        if cached > 0 {
+            line["cached"] = json!(cached);
+        }
+        let server = start(line);
+        let message = json!([{"role": "user", "content": "hello there"}]);
+        for (path, body, place) in [
+            (
+                "/v1/chat/completions",
+                json!({"messages": message, "stream_options": {"include_usage": true}}),
+                "/prompt_tokens_details/cached_tokens",
+            ),
+            (
+                "/v1/completions",
+                json!({"prompt": "hello there", "stream_options": {"include_usage": true}}),
+                "/prompt_tokens_details/cached_tokens",
+            ),
+            ("/v1/responses", json!({"input": "hello there"}), "/input_tokens_details/cached_tokens"),
+            ("/v1/messages", json!({"messages": message, "max_tokens": 9}), "/cache_read_input_tokens"),
+        ] {
+            let found = |usage: &Value| usage.pointer(place).cloned();
+            let whole = server.ask_at(path, body.clone()).json();
+            assert_eq!(found(&whole["usage"]), Some(json!(cached)), "{path}: {whole}");
+            let mut streamed = body;
+            streamed["stream"] = json!(true);
+            let text = server.ask_at(path, streamed).text();
+            let usages: Vec<Value> = text
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
+                .filter_map(|event| {
+                    [&event["usage"], &event["response"]["usage"]]
+                        .into_iter()
+                        .find(|usage| usage.is_object())
+                        .cloned()
+                })
+                .collect();
+            assert_eq!(usages.last().and_then(found), Some(json!(cached)), "{path}: {text}");
+        }
+    }
 }
 
 #[test]

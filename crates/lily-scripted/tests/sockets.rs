@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Reply, ask, joined, post, setup};
 use lily_scripted::EngineOptions;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const HELLO: &str = r#"{"match": "slow", "thinking": false, "pieces": ["a", {"sleep_ms": 60000}, "b"]}
 {"match": "late", "thinking": false, "pieces": [{"sleep_ms": 300}, "late"]}
@@ -61,11 +61,23 @@ fn another_origin_gets_nothing() {
 fn heads_have_a_size() {
     let server = setup(HELLO).start();
     let large = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    assert_eq!(server.raw(large.as_bytes()).status, 431);
+    assert_eq!(server.raw(large.as_bytes()).error(), (431, "headers_too_large".into()));
     let many = format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: y\r\n".repeat(1000));
-    assert_eq!(server.raw(many.as_bytes()).status, 431);
+    assert_eq!(server.raw(many.as_bytes()).error(), (431, "headers_too_large".into()));
     let long_path = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(1 << 20));
-    assert!((400..=431).contains(&server.raw(long_path.as_bytes()).status));
+    assert_eq!(server.raw(long_path.as_bytes()).error(), (431, "headers_too_large".into()));
+    let endless = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        u64::MAX
+    );
+    let reply = server.raw(endless.as_bytes());
+    assert_eq!(reply.error(), (431, "headers_too_large".into()));
+    assert!(reply.text().contains("Content-Length"), "{}", reply.text());
+    // Longer than any address that can be read, within a head that may be so long.
+    let mut roomy = setup(HELLO);
+    roomy.config.max_header_bytes = 1 << 20;
+    let path = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(70_000));
+    assert_eq!(roomy.start().raw(path.as_bytes()).error(), (414, "url_too_long".into()));
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -209,6 +221,37 @@ fn garbage_ends_its_connection_only() {
 }
 
 #[test]
+fn what_is_not_http_is_told_so_in_words() {
+    let server = setup(HELLO).start();
+    for (bytes, part) in [
+        (&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"[..], "HTTP/1.1"),
+        (b"hello?\r\n\r\n", "HTTP/1.1"),
+        (b"GET / HTTP/9.9\r\n\r\n", "version"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP2"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\n: x\r\n\r\n", "header"),
+        (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+            "content-length",
+        ),
+        // Behind a good request of the same connection.
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n?\r\n\r\n", "HTTP/1.1"),
+    ] {
+        let mut stream = server.connect();
+        stream.write_all(bytes).expect("bytes are taken");
+        let mut all = String::new();
+        stream.read_to_string(&mut all).expect("text, and a connection that is closed and not reset");
+        let last = all.rfind("HTTP/1.1 4").unwrap_or_else(|| panic!("no refusal of {bytes:?} in {all:?}"));
+        let reply = Reply::read(&mut &all.as_bytes()[last..]);
+        assert_eq!(reply.error(), (400, "invalid_http".into()));
+        assert!(reply.text().contains(part), "{}", reply.text());
+        assert!(reply.head.contains("connection: close"), "{}", reply.head);
+        let before =
+            if bytes.starts_with(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") { 1 } else { 0 };
+        assert_eq!(all.matches("HTTP/1.1 ").count() - reply.text().matches("HTTP/1.1 ").count(), before + 1);
+    }
+}
+
+#[test]
 fn a_half_closed_client_is_gone() {
     let server = setup(HELLO).start();
     let request = post("/v1/chat/completions", ask("hi", json!({})).to_string().as_bytes());
@@ -292,6 +335,80 @@ fn silence_is_filled_with_comments() {
     let comments = reply.text().matches(": keep-alive\n\n").count();
     assert!((2..=6).contains(&comments), "{}", reply.text());
     assert_eq!(joined(&reply.events(), "content"), "late");
+}
+
+/// The paths of streams, and a body for each that asks this.
+fn streams(text: &str) -> [(&'static str, Value); 4] {
+    let tool = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let function = json!({"name": "count", "parameters": tool});
+    let message = json!([{"role": "user", "content": text}]);
+    [
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "stream": true, "tools": [{"type": "function", "function": function}]}),
+        ),
+        ("/v1/completions", json!({"prompt": text, "stream": true})),
+        (
+            "/v1/responses",
+            json!({"input": text, "stream": true, "tools": [{"type": "function", "name": "count", "parameters": tool}]}),
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": message, "max_tokens": 500, "stream": true, "tools": [{"name": "count", "input_schema": tool}]}),
+        ),
+    ]
+}
+
+/// Comments, or Anthropic's pings.
+fn signs_of_life(reply: &Reply) -> usize {
+    let text = reply.text();
+    text.matches(": keep-alive\n\n").count() + text.matches("event: ping\n").count()
+}
+
+#[test]
+fn silence_is_filled_while_an_argument_is_held_back() {
+    let mut pieces = vec![json!("<tool_call>\n<function=count>\n<parameter=n>\n")];
+    for _ in 0..40 {
+        pieces.extend([json!("1"), json!({"sleep_ms": 20})]);
+    }
+    pieces.push(json!("\n</parameter>\n</function>\n</tool_call>"));
+    let mut chatty = setup(&json!({"thinking": false, "pieces": pieces}).to_string());
+    chatty.config.keep_alive = Duration::from_millis(100);
+    let server = chatty.start();
+    for (path, body) in streams("hi").into_iter().filter(|(path, _)| *path != "/v1/completions") {
+        let reply = server.ask_at(path, body);
+        let signs = signs_of_life(&reply);
+        // 800 ms of tokens every 20 ms, of which nothing may be said.
+        assert!((3..=10).contains(&signs), "{path}: {signs} in {}", reply.text());
+        assert!(reply.text().contains(&"1".repeat(40)), "{path}: {}", reply.text());
+    }
+}
+
+#[test]
+fn silence_is_filled_while_a_request_waits_for_its_place() {
+    let mut chatty = setup(HELLO);
+    chatty.config.keep_alive = Duration::from_millis(50);
+    chatty.engine = EngineOptions { parallel: 1, ..EngineOptions::default() };
+    let server = chatty.start();
+    for (at, (path, body)) in streams("hi").into_iter().enumerate() {
+        let first = server.open_chat(ask("slow", json!({})));
+        server.wait_for("the start", |records| records.len() == 2 * at + 1);
+        let mut waiting = server.connect();
+        waiting.write_all(&post(path, body.to_string().as_bytes())).expect("the request is taken");
+        // The head comes at once, and something from time to time, although nothing runs.
+        let mut seen = Vec::new();
+        let began = Instant::now();
+        while Reply::split(&seen).is_none_or(|reply| signs_of_life(&reply) < 3) {
+            let mut piece = [0; 4096];
+            let count = waiting.read(&mut piece).expect("signs of life");
+            assert!(count > 0 && began.elapsed() < PATIENCE, "{path}");
+            seen.extend_from_slice(&piece[..count]);
+        }
+        drop(first);
+        waiting.read_to_end(&mut seen).expect("the answer");
+        let reply = Reply::split(&seen).expect("a whole head");
+        assert!(reply.text().contains("Hello"), "{path}: {}", reply.text());
+    }
 }
 
 #[test]

@@ -13,8 +13,10 @@ pub(crate) enum Kind {
     InvalidValue,
     MissingField,
     InvalidMessages,
+    TooMuchWork,
     Unsupported,
     ContextExceeded,
+    NotHttp,
     BadHost,
     Unauthorized,
     HostRefused,
@@ -24,9 +26,11 @@ pub(crate) enum Kind {
     MethodNotAllowed,
     BodyTimeout,
     BodyTooLarge,
+    AddressTooLong,
     MediaType,
     QueueFull,
     KeyBusy,
+    HeadTooLarge,
     Internal,
     EngineFailed,
     TimedOut,
@@ -56,13 +60,15 @@ const fn row(kind: Kind, status: u16, class: &'static str, code: &'static str, w
 
 /// In the order of [`Kind`]; a test holds them together.
 #[rustfmt::skip]
-pub(crate) const TABLE: [Row; 25] = [
+pub(crate) const TABLE: [Row; 29] = [
     row(Kind::InvalidJson, 400, REQUEST, "invalid_json", "The body is not a JSON object, or nests deeper than 128."),
     row(Kind::InvalidValue, 400, REQUEST, "invalid_value", "A field has the wrong type or is out of range; `param` names it."),
     row(Kind::MissingField, 400, REQUEST, "missing_required_parameter", "A required field is absent; `param` names it."),
     row(Kind::InvalidMessages, 400, REQUEST, "invalid_messages", "`messages` cannot be rendered; `param` gives the place where it is known."),
+    row(Kind::TooMuchWork, 400, REQUEST, "conversation_too_large", "The chat template took more steps, or wrote more text, than any conversation needs."),
     row(Kind::Unsupported, 400, REQUEST, "unsupported_parameter", "A field that would change the answer and is not offered; `param` names it."),
     row(Kind::ContextExceeded, 400, REQUEST, "context_length_exceeded", "The prompt leaves no room for an answer. Sent before a stream starts."),
+    row(Kind::NotHttp, 400, REQUEST, "invalid_http", "What came is not a request of HTTP/1.1."),
     row(Kind::BadHost, 400, REQUEST, "invalid_host", "The `Host` header is missing, repeated or malformed."),
     row(Kind::Unauthorized, 401, "authentication_error", "invalid_api_key", "The server has API keys, and the request brings none of them. Everything needs one but `/health`, `/v1/models` and `/`."),
     row(Kind::HostRefused, 403, REQUEST, "host_not_allowed", "`Host` names a machine that this server does not answer for."),
@@ -72,9 +78,11 @@ pub(crate) const TABLE: [Row; 25] = [
     row(Kind::MethodNotAllowed, 405, REQUEST, "method_not_allowed", "The path exists, with another method (see `Allow`)."),
     row(Kind::BodyTimeout, 408, REQUEST, "body_timeout", "The body did not arrive in time."),
     row(Kind::BodyTooLarge, 413, REQUEST, "body_too_large", "The body is larger than the limit."),
+    row(Kind::AddressTooLong, 414, REQUEST, "url_too_long", "The address is too long."),
     row(Kind::MediaType, 415, REQUEST, "unsupported_media_type", "`Content-Type` is not `application/json`, or the body is compressed."),
     row(Kind::QueueFull, 429, "rate_limit_error", "queue_full", "Too many requests wait; `Retry-After` guesses when a place is free."),
     row(Kind::KeyBusy, 429, "rate_limit_error", "key_busy", "The API key has as many requests running as `--requests-per-key` allows; `Retry-After` is set."),
+    row(Kind::HeadTooLarge, 431, REQUEST, "headers_too_large", "The request's headers are too many, or too long."),
     row(Kind::Internal, 500, SERVER, "internal_error", "A fault of the server. Other requests are not affected."),
     row(Kind::EngineFailed, 500, SERVER, "generation_failed", "The engine gave up on this request. In a stream: a last event `data: {\"error\": ...}`."),
     row(Kind::TimedOut, 504, SERVER, "request_timeout", "The answer took longer than `--request-timeout`. In a stream: a last event with the error."),
@@ -155,8 +163,8 @@ impl From<SubmitError> for ApiError {
             SubmitError::QueueFull { retry_after_seconds, .. } => {
                 Kind::QueueFull.error(message).retry_after(retry_after_seconds.max(1))
             }
-            SubmitError::ContextExceeded { .. } => Kind::ContextExceeded.error(message).at("messages"),
-            SubmitError::EmptyPrompt => Kind::InvalidValue.error(message).at("messages"),
+            SubmitError::ContextExceeded { .. } => Kind::ContextExceeded.error(message),
+            SubmitError::EmptyPrompt => Kind::InvalidValue.error(message),
             // The server's own tokenizer made the ids, so a foreign one is the server's fault.
             SubmitError::UnknownToken { .. } => Kind::Internal.error(message),
             SubmitError::ShuttingDown => Kind::ShuttingDown.error(message),

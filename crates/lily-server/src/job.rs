@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_protocol::{GenerationRequest, Sampling};
+use lily_protocol::{GenerationRequest, Sampling, SubmitError};
 use lily_text::{OutputOptions, OutputStream, Prompt};
 
 use crate::answer::{Answer, Answers};
@@ -14,6 +14,8 @@ use crate::service::Service;
 /// A prompt and how to answer it.
 pub(crate) struct Job {
     pub(crate) prompt: Prompt,
+    /// The field of the request that the prompt was made of.
+    pub(crate) asked: &'static str,
     /// `None`: the rest of the context.
     pub(crate) max_tokens: Option<usize>,
     /// With the seed of the first answer.
@@ -51,7 +53,7 @@ impl Job {
     }
 
     fn answers(self, service: &Service) -> Result<Vec<Answer>, ApiError> {
-        let text: Arc<str> = self.prompt.text.into();
+        let text: Arc<str> = self.prompt.text.as_str().into();
         let mut answers = Vec::with_capacity(self.choices);
         for choice in 0..self.choices {
             let mut sampling = self.sampling.clone();
@@ -68,7 +70,7 @@ impl Job {
             // What it is asked for once more, behind a spent budget, it has told already.
             let again = GenerationRequest { prompt_logprobs: None, ..request.clone() };
             let budget = self.budget.map(|tokens| Budget::new(service.engine.clone(), again, tokens));
-            let generation = service.engine.submit(request)?;
+            let generation = service.engine.submit(request).map_err(|error| self.refused(error))?;
             let options = OutputOptions {
                 starts_in_reasoning: self.prompt.starts_in_reasoning,
                 stop: self.stop.clone(),
@@ -87,6 +89,15 @@ impl Job {
             ));
         }
         Ok(answers)
+    }
+}
+
+impl Job {
+    /// A prompt that is refused is named as the client knows it.
+    fn refused(&self, error: SubmitError) -> ApiError {
+        let of_prompt = matches!(error, SubmitError::ContextExceeded { .. } | SubmitError::EmptyPrompt);
+        let error = ApiError::from(error);
+        if of_prompt { error.at(self.asked) } else { error }
     }
 }
 

@@ -72,11 +72,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Any 64-bit integer, signed or not; negative ones keep their bits.
-    pub(crate) fn seed(&self, name: &str) -> Result<Option<u64>, ApiError> {
+    /// Any 64-bit integer, signed or not; -1 asks for a random one, as `None` inside, and others below 0 keep their bits.
+    pub(crate) fn seed(&self, name: &str) -> Result<Option<Option<u64>>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let bits = value.as_u64().or_else(|| value.as_i64().map(|signed| signed as u64));
-        bits.map(Some).ok_or_else(|| self.wrong(name, value, "an integer of 64 bits"))
+        if value.as_i64() == Some(-1) {
+            return Ok(Some(None));
+        }
+        bits.map(|bits| Some(Some(bits))).ok_or_else(|| self.wrong(name, value, "an integer of 64 bits"))
     }
 
     /// One string or several, none empty.
@@ -168,8 +171,9 @@ mod tests {
     #[test]
     fn seeds_are_any_64_bits() {
         let read = |value| with(value, |fields| fields.seed("x"));
-        assert_eq!(read(json!(u64::MAX)), Ok(Some(u64::MAX)));
-        assert_eq!(read(json!(-1)), Ok(Some(u64::MAX)));
+        assert_eq!(read(json!(u64::MAX)), Ok(Some(Some(u64::MAX))));
+        assert_eq!(read(json!(-2)), Ok(Some(Some(u64::MAX - 1))));
+        assert_eq!((read(json!(-1)), read(json!(null))), (Ok(Some(None)), Ok(None)));
         assert!(read(json!(1.5)).is_err());
         assert!(read(json!(1e30)).is_err());
     }

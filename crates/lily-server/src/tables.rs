@@ -57,7 +57,7 @@ const SAMPLING: &[Field] = &[
     supported("presence_penalty", "number, -2 to 2", "Subtracted from the logits of tokens that occurred in the answer. Default: the checkpoint's."),
     supported("frequency_penalty", "number, -2 to 2", "Subtracted once for each occurrence in the answer. Default: the checkpoint's."),
     supported("logit_bias", "object: token id to number, -100 to 100; at most 4096", "Added to the logits of these tokens."),
-    supported("seed", "integer, 64 bits", "The same seed and request give the same answer. Default: random."),
+    supported("seed", "integer, 64 bits", "The same seed and request give the same answer. -1 is a random one, whatever `--seed` says. Default: random."),
     supported("ignore_eos", "boolean", "Never choose an end token."),
 ];
 

@@ -185,14 +185,19 @@ impl Reply {
         let mut all = Vec::new();
         let result = stream.read_to_end(&mut all);
         assert!(!all.is_empty(), "no reply ({result:?})");
-        let split = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a whole head");
+        Reply::split(&all).expect("a whole head")
+    }
+
+    /// What came so far; `None` if the head is not whole.
+    pub(crate) fn split(all: &[u8]) -> Option<Reply> {
+        let split = all.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&all[..split]).to_lowercase();
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         let mut body = all[split + 4..].to_vec();
         if head.contains("transfer-encoding: chunked") {
             body = unchunk(&body);
         }
-        Reply { status, head, body }
+        Some(Reply { status, head, body })
     }
 
     pub(crate) fn text(&self) -> String {

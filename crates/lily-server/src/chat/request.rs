@@ -58,6 +58,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     Ok(ChatRequest {
         job: Job {
             prompt,
+            asked: "messages",
             max_tokens,
             sampling,
             logprobs,

@@ -66,6 +66,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let echo = texts.map(str::to_owned).collect();
     let job = |prompt| Job {
         prompt,
+        asked: "prompt",
         max_tokens: Some(max_tokens),
         sampling: sampling.clone(),
         logprobs,

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::ServerConfig;
 use crate::errors::{ApiError, Kind};
+use crate::http::foreign::{ForeignWord, foreign_word};
 use crate::http::surrogates;
 use crate::service::Service;
 use crate::shared::Shared;
@@ -150,22 +151,45 @@ impl HeldBody {
         // Some Windows programs begin every text with a byte order mark.
         let text = self.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.bytes);
         // serde_json itself refuses to nest deeper than 128.
-        let parsed = serde_json::from_slice(text).or_else(|error| match surrogates::repair(text) {
-            Some(repaired) => serde_json::from_slice(&repaired),
-            None => Err(error),
-        });
+        let parsed = match serde_json::from_slice(text) {
+            Ok(parsed) => Ok(parsed),
+            Err(error) => match surrogates::repair(text) {
+                Some(repaired) => {
+                    serde_json::from_slice(&repaired).map_err(|error| bad_json(&repaired, &error))
+                }
+                None => Err(bad_json(text, &error)),
+            },
+        };
         match parsed {
             Ok(Value::Object(map)) => Ok(map),
             Ok(other) => {
                 let found = crate::errors::brief(&other);
                 Err(Kind::InvalidJson.error(format!("the body is {found}, and must be a JSON object")))
             }
-            Err(error) if self.bytes.is_empty() => {
-                Err(Kind::InvalidJson
-                    .error(format!("the body is empty, and must be a JSON object ({error})")))
-            }
-            Err(error) => Err(Kind::InvalidJson.error(format!("the body is not valid JSON: {error}"))),
+            Err(error) => Err(error),
         }
+    }
+}
+
+fn bad_json(text: &[u8], error: &serde_json::Error) -> ApiError {
+    if text.trim_ascii().is_empty() {
+        return Kind::InvalidJson.error("the body is empty, and must be a JSON object");
+    }
+    let Some(found) = foreign_word(text, error) else {
+        return Kind::InvalidJson.error(format!("the body is not valid JSON: {error}"));
+    };
+    let ForeignWord { word, instead, field } = found;
+    let (line, column) = (error.line(), error.column());
+    let place = format!("line {line} column {column}");
+    match field {
+        Some(field) => {
+            let message = format!(
+                "the body is not valid JSON: `{field}` is {word}, which JSON has not ({place}): {instead}"
+            );
+            Kind::InvalidJson.error(message).at(field)
+        }
+        None => Kind::InvalidJson
+            .error(format!("the body is not valid JSON: {word} is no word of it ({place}): {instead}")),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_io_timeout::TimeoutWriter;
 
 use crate::errors::Kind;
 use crate::http::door::{Incoming, Wire};
+use crate::http::refusal::{self, Watched};
 use crate::shared::{Phase, Shared};
 
 /// hyper refuses to work with a smaller buffer.
@@ -39,6 +40,7 @@ pub(crate) async fn serve(incoming: Incoming, shared: Arc<Shared>, router: Route
     let mut timed = TimeoutWriter::new(stream);
     timed.set_timeout(Some(config.write_timeout));
     let stream: Box<dyn Wire> = Box::new(Box::pin(timed));
+    let stream = Watched::new(stream);
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.header_timeout)
@@ -60,24 +62,22 @@ pub(crate) async fn serve(incoming: Incoming, shared: Arc<Shared>, router: Route
             result = poll_fn(|context| connection.poll_without_shutdown(context)) => break result,
         }
     };
+    let mut watched = connection.into_parts().io.into_inner();
     if let Err(error) = &finished {
         tracing::debug!("a connection ended early: {error}");
+        if let Some(refusal) = watched.refusal(error) {
+            refusal::write(&mut watched.stream, &refusal).await;
+        }
     }
-    linger(connection.into_parts().io.into_inner(), if told { SHORT_LINGER } else { LINGER }).await;
+    linger(watched.stream, if told { SHORT_LINGER } else { LINGER }).await;
 }
 
 /// Says that there is no place for this connection; not to one that would have to shake hands first, which costs more than a place.
 pub(crate) async fn refuse(incoming: Incoming) {
     let Incoming::Plain(mut stream) = incoming else { return };
-    let error = Kind::Busy.error("too many connections at this moment; try again");
-    let body = error.body().to_string();
-    let response = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
+    let error = Kind::Busy.error("too many connections at this moment; try again").retry_after(1);
     let whole = async {
-        let _ = stream.write_all(response.as_bytes()).await;
+        refusal::write(&mut stream, &error).await;
         linger(stream, REFUSAL).await;
     };
     let _ = tokio::time::timeout(REFUSAL, whole).await;

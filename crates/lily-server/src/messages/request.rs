@@ -42,6 +42,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
     let prompt = conversation.prompt(&service.text)?;
     let job = Job {
         prompt,
+        asked: "messages",
         max_tokens,
         sampling,
         logprobs: None,

@@ -106,7 +106,7 @@ pub(crate) fn sampling(fields: Fields, service: &Service) -> Result<Sampling, Ap
             .number("frequency_penalty", -2.0, 2.0)?
             .unwrap_or(default.frequency_penalty),
         logit_bias: fields.logit_bias("logit_bias", service.engine.limits().vocabulary)?,
-        seed: fields.seed("seed")?.or(service.seed).unwrap_or_else(random_seed),
+        seed: fields.seed("seed")?.unwrap_or(service.seed).unwrap_or_else(random_seed),
     })
 }
 
@@ -122,11 +122,33 @@ pub(crate) fn message_error(error: MessageError) -> ApiError {
 
 /// What the template refuses is the request's affair: the same template renders other conversations.
 pub(crate) fn prompt_error(error: PromptError) -> ApiError {
-    Kind::InvalidMessages.error(error.to_string()).at("messages")
+    let kind = match error {
+        PromptError::TooMuchWork(_) => Kind::TooMuchWork,
+        PromptError::NoTemplate => Kind::Unsupported,
+        _ => Kind::InvalidMessages,
+    };
+    kind.error(error.to_string()).at("messages")
 }
 
 /// A required field that is not there.
 pub(crate) fn missing(path: impl Into<String>, wanted: &str) -> ApiError {
     let path = path.into();
     Kind::MissingField.error(format!("`{path}` is missing, and should be {wanted}")).at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_template_could_not_do_has_its_own_name() {
+        let code = |error: PromptError| {
+            let error = prompt_error(error);
+            assert_eq!(error.param.as_deref(), Some("messages"));
+            error.kind.row().code
+        };
+        assert_eq!(code(PromptError::TooMuchWork("it wrote too much text".into())), "conversation_too_large");
+        assert_eq!(code(PromptError::NoTemplate), "unsupported_parameter");
+        assert_eq!(code(PromptError::Refused("no".into())), "invalid_messages");
+    }
 }

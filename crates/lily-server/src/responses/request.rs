@@ -60,6 +60,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
     let prompt = conversation.prompt(&service.text).map_err(|error| error.at("input"))?;
     let job = Job {
         prompt,
+        asked: "input",
         max_tokens,
         sampling,
         logprobs: None,
