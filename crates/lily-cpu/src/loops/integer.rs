@@ -19,6 +19,9 @@ pub(crate) struct Panel {
     scales: Vec<Line>,
     /// The activation rows of each tile, interleaved: see [`interleave`].
     rows: Vec<Line>,
+    /// Sums of four tiles of 16 x 16 integers, where a processor has tiles.
+    #[cfg(target_arch = "x86_64")]
+    sums: Vec<Line>,
 }
 
 /// A cache line, so that vectors do not straddle two.
@@ -45,6 +48,20 @@ impl Panel {
             groups,
             runs: matrix.format.group / 8,
         }
+    }
+
+    /// Memory of as many bytes, aligned to cache lines: for weights, scales, rows and sums.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn room(&mut self, bytes: [usize; 4]) -> [*mut u8; 4] {
+        let parts = [&mut self.weights, &mut self.scales, &mut self.rows, &mut self.sums];
+        let mut places = [std::ptr::null_mut(); 4];
+        for ((lines, bytes), place) in parts.into_iter().zip(bytes).zip(&mut places) {
+            if lines.len() < bytes.div_ceil(64) {
+                lines.resize(bytes.div_ceil(64), Line([0; 64]));
+            }
+            *place = lines.as_mut_ptr().cast();
+        }
+        places
     }
 }
 
@@ -101,15 +118,8 @@ unsafe fn interleave(rows: &[Row<'_>], places: &Places, out: *mut u8) {
     }
 }
 
-/// out[r, o] = row r . matrix row `outputs.start + o`; out is [rows, outputs.len()].
-#[inline(always)]
-pub(crate) fn integer_block<S: Dot>(
-    matrix: &Matrix<'_>,
-    outputs: Range<usize>,
-    rows: &[Row<'_>],
-    panel: &mut Panel,
-    out: &mut [f32],
-) {
+/// Panics unless a product of these is within their memory.
+pub(crate) fn check(matrix: &Matrix<'_>, outputs: &Range<usize>, rows: &[Row<'_>], out: &[f32]) {
     let groups = matrix.cols / matrix.format.group;
     assert!(
         matrix.format.bits == 4 && outputs.end * matrix.format.row_bytes(matrix.cols) <= matrix.weight.len()
@@ -121,6 +131,18 @@ pub(crate) fn integer_block<S: Dot>(
         assert!(row.scales.len() == groups && row.sums.len() == groups);
     }
     assert!(out.len() == rows.len() * outputs.len());
+}
+
+/// out[r, o] = row r . matrix row `outputs.start + o`; out is [rows, outputs.len()].
+#[inline(always)]
+pub(crate) fn integer_block<S: Dot>(
+    matrix: &Matrix<'_>,
+    outputs: Range<usize>,
+    rows: &[Row<'_>],
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
+    check(matrix, &outputs, rows, out);
     let width = outputs.len();
     let in_place = rows.len() <= S::IN_PLACE;
     let places = panel.fit(matrix, rows.len());
@@ -194,7 +216,7 @@ pub(crate) fn integer_block<S: Dot>(
 
 /// The first 16 of some matrix rows; the last again where there are fewer.
 #[inline(always)]
-fn packed(matrix: &Matrix<'_>, rows: Range<usize>) -> Packed {
+pub(crate) fn packed(matrix: &Matrix<'_>, rows: Range<usize>) -> Packed {
     let (w, s) = (matrix.format.row_bytes(matrix.cols), matrix.format.scale_bytes(matrix.cols));
     let at = |bytes: &[u8], size: usize| {
         let mut all = [bytes.as_ptr(); OUTPUTS];
@@ -340,10 +362,10 @@ mod tests {
             for half in [127i8, -128] {
                 let mut memory = Block::default();
                 let shape = RowShape { cols, group };
-                memory.grow(2 * shape.bytes()).unwrap();
+                memory.grow(9 * shape.bytes()).unwrap();
                 // SAFETY: the block is aligned and long enough, and nobody else knows of it.
-                let rows = unsafe { Rows::new(memory.as_mut_ptr(), 2, shape) };
-                for r in 0..2 {
+                let rows = unsafe { Rows::new(memory.as_mut_ptr(), 9, shape) };
+                for r in 0..9 {
                     // SAFETY: nobody else touches the row.
                     let row = unsafe { rows.write(r) };
                     row.values.fill(half);
@@ -354,12 +376,12 @@ mod tests {
                 let want = (0..cols / group).fold(0.0f32, |sum, _| sum + of_group);
                 for isa in Isa::available() {
                     let loops = Loops::new(isa).unwrap();
-                    for count in [1, 2] {
+                    for count in [1, 2, 8, 9] {
                         let mut out = vec![0.0; count * outputs];
-                        let rows = &[rows.row(0), rows.row(1)][..count];
+                        let rows: Vec<_> = (0..count).map(|r| rows.row(r)).collect();
                         // SAFETY: the loops belong to this processor.
                         unsafe {
-                            (loops.integer_block)(&matrix, 0..outputs, rows, &mut Panel::default(), &mut out)
+                            (loops.integer_block)(&matrix, 0..outputs, &rows, &mut Panel::default(), &mut out)
                         };
                         let name = isa.name();
                         assert!(

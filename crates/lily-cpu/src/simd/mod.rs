@@ -5,6 +5,8 @@
 //! [`Loops`]'s constructors; which table to use is decided once, by asking the processor.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -20,6 +22,8 @@ pub(crate) use table::Loops;
 /// An instruction set that a [`crate::CpuDevice`] can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
+    /// x86-64 with AVX-512 VNNI, and tiles of bytes for integer products of several rows.
+    Amx,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI: 16 lanes.
     Avx512Vnni,
     /// The same without VNNI.
@@ -38,6 +42,7 @@ impl Isa {
     /// As people write it.
     pub fn name(self) -> &'static str {
         match self {
+            Isa::Amx => "AMX",
             Isa::Avx512Vnni => "AVX-512 VNNI",
             Isa::Avx512 => "AVX-512",
             Isa::Avx2 => "AVX2",
@@ -48,12 +53,13 @@ impl Isa {
     }
 
     /// All of them, the best first.
-    const ALL: [Isa; 6] =
-        [Isa::Avx512Vnni, Isa::Avx512, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable];
+    const ALL: [Isa; 7] =
+        [Isa::Amx, Isa::Avx512Vnni, Isa::Avx512, Isa::Avx2, Isa::NeonDotprod, Isa::Neon, Isa::Portable];
 
     /// As flags name it.
     pub fn word(self) -> &'static str {
         match self {
+            Isa::Amx => "amx",
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx2 => "avx2",
@@ -79,6 +85,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512vl");
             if avx2 && wide && is_x86_feature_detected!("avx512f") {
                 if is_x86_feature_detected!("avx512vnni") {
+                    if amx::granted() {
+                        found.push(Isa::Amx);
+                    }
                     found.push(Isa::Avx512Vnni);
                 }
                 found.push(Isa::Avx512);

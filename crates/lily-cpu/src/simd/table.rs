@@ -72,6 +72,25 @@ loops! {
     multiply_adds: peak(rounds: usize, factor: f32, made: &mut peak::Made);
 }
 
+/// AVX-512 with VNNI but for products of integers.
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use super::*;
+
+    #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn integer_block(
+        matrix: &gemm::Matrix<'_>,
+        outputs: std::ops::Range<usize>,
+        rows: &[rounded::Row<'_>],
+        panel: &mut integer::Panel,
+        out: &mut [f32],
+    ) {
+        crate::simd::amx::integer_block(matrix, outputs, rows, panel, out);
+    }
+
+    pub(super) const LOOPS: Loops = Loops { integer_block, ..vnni::LOOPS };
+}
+
 impl Loops {
     /// The loops for an instruction set, or nothing if this processor does not have it.
     pub(crate) fn new(isa: Isa) -> Option<Loops> {
@@ -79,6 +98,8 @@ impl Loops {
             return None;
         }
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Some(amx::LOOPS),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Some(vnni::LOOPS),
             #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,8 @@ use std::arch::x86_64::*;
 use lily_kernels::bf16_to_f32;
 
 use pairs::in_pairs;
-use transpose::{store_pair, transpose, transpose_eights, transpose_parts};
+pub(super) use transpose::transpose_parts;
+use transpose::{store_pair, transpose, transpose_eights};
 
 use super::dot::spread_run;
 use super::{Dot, OUTPUTS, Packed, Simd};
@@ -342,7 +343,14 @@ unsafe impl<const VNNI: bool> Dot for Avx512<VNNI> {
 
 /// See [`Dot::scale`].
 #[inline(always)]
-unsafe fn scale_sums(sums: __m512i, scale: __m512, bias: __m512, x: f32, sum: f32, floats: __m512) -> __m512 {
+pub(super) unsafe fn scale_sums(
+    sums: __m512i,
+    scale: __m512,
+    bias: __m512,
+    x: f32,
+    sum: f32,
+    floats: __m512,
+) -> __m512 {
     // SAFETY: the caller's processor has AVX-512.
     unsafe {
         let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x));
@@ -353,7 +361,7 @@ unsafe fn scale_sums(sums: __m512i, scale: __m512, bias: __m512, x: f32, sum: f3
 
 /// The low and the high four bits of each byte: weights with even numbers, and odd ones.
 #[inline(always)]
-unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
+pub(super) unsafe fn nibbles(bytes: __m512i) -> (__m512i, __m512i) {
     // SAFETY: the caller's processor has AVX-512.
     unsafe {
         let low = _mm512_set1_epi8(15);

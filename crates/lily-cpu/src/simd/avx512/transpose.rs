@@ -85,7 +85,7 @@ pub(super) unsafe fn transpose_quarters(rows: [__m512i; 4]) -> [__m512i; 4] {
 
 /// 16 bytes from byte `from` on of each of 16 rows: of every 4 bytes, a vector whose lanes are the rows.
 #[inline(always)]
-pub(super) unsafe fn transpose_parts(packed: &Packed, from: usize) -> [__m512i; 4] {
+pub(in crate::simd) unsafe fn transpose_parts(packed: &Packed, from: usize) -> [__m512i; 4] {
     // SAFETY: the caller's rows have these bytes, and its processor AVX-512.
     unsafe {
         let mut fours = [_mm512_setzero_si512(); 4];
