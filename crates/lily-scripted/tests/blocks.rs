@@ -62,6 +62,17 @@ fn tools_kept_back_are_shown_where_they_are_referred_to() {
     assert_eq!(after.matches("Does WebFetch.").count(), 1);
     assert!(!after.contains("Placeholder"));
 
+    // What is referred to again and again is shown once: a short request may not become a prompt of any length.
+    let many = vec![json!({"type": "tool_reference", "tool_name": "WebFetch"}); 1000];
+    let last = body["messages"].as_array().map_or(0, Vec::len) - 1;
+    body["messages"][last]["content"][0]["content"] = json!(many);
+    ask(&server, &body);
+    let after = server.last_prompt();
+    assert_eq!(
+        (after.matches("Does WebFetch.").count(), after.matches("WebFetch").count() > 1000),
+        (1, true)
+    );
+
     // Where nothing could find them, tools are shown in front.
     body["tools"] = json!([tool("WebFetch", true), {"type": "tool_search_tool_regex_20251119", "name": "s"}]);
     body["messages"] = json!([{"role": "user", "content": "fetch x"}]);

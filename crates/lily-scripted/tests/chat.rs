@@ -448,11 +448,12 @@ fn bad_requests_name_the_field() {
         (
             "{\"messages\": [], \"temperature\": NaN}",
             json!("temperature"),
-            "`temperature` is NaN, which JSON has not",
+            "NaN in `temperature` at line 1 column 33: send a number",
         ),
         ("{\"top_p\": -Infinity}", json!("top_p"), "-Infinity"),
         ("{\"stream\": True}", json!("stream"), "True"),
-        ("{\"stop\": [None]}", json!(null), "None is no word of it (line 1 column 11)"),
+        ("{\"stop\": [None]}", json!(null), "None at line 1 column 11"),
+        ("{\"n\": 1e400}", json!("n"), "number out of range in `n`"),
         (" \n", json!(null), "empty"),
     ] {
         let reply = server.post_text("/v1/chat/completions", text.as_bytes());

@@ -113,6 +113,21 @@ fn cached_tokens_are_told_by_every_family_and_are_zero_where_none_were() {
 }
 
 #[test]
+fn pieces_are_given_of_no_more_tokens_than_a_context_has() {
+    let server = start(json!({"pieces": ["x"]}));
+    let ask = |count: usize, with_pieces: bool| {
+        server.ask_at("/tokenize", json!({"content": "ab ".repeat(count), "with_pieces": with_pieces}))
+    };
+    assert_eq!(ask(100, true).json()["tokens"][0]["piece"], "a");
+    assert_eq!(ask(200_000, false).status, 200);
+    let refused = ask(200_000, true);
+    assert_eq!(
+        (refused.error(), &refused.json()["error"]["param"]),
+        ((400, "invalid_value".into()), &json!("with_pieces"))
+    );
+}
+
+#[test]
 fn slots_tell_how_many_are_busy() {
     let server = start(json!({"thinking": false, "pieces": ["a", {"sleep_ms": 60000}]}));
     let busy = || {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::request::conversation;
 use crate::completions::token_ids;
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Kind};
 use crate::http::body;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
@@ -16,6 +16,9 @@ use crate::request::{missing, unfold_extra_body, unknown_names};
 use crate::service::Service;
 use crate::shared::Shared;
 use crate::tables::CHAT;
+
+/// Tokens of which `/tokenize` gives the pieces, each an object of hundreds of bytes in memory: as many as the longest context has.
+const MOST_PIECES: usize = 262_144;
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(shared: State<Arc<Shared>>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -35,7 +38,14 @@ pub(crate) async fn tokenize(shared: State<Arc<Shared>>, request: Request) -> Re
             false => tokenizer.encode_text(content),
         };
         let count = tokens.len();
-        let tokens = match fields.boolean("with_pieces")?.unwrap_or(false) {
+        let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+        if with_pieces && count > MOST_PIECES {
+            let message = format!(
+                "the text has {count} tokens, and pieces are given of at most {MOST_PIECES}: send it in parts"
+            );
+            return Err(Kind::InvalidValue.error(message).at("with_pieces"));
+        }
+        let tokens = match with_pieces {
             true => {
                 let piece = |id: u32| {
                     let bytes = tokenizer.token_bytes(id).unwrap_or_default();

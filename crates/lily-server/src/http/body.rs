@@ -180,16 +180,14 @@ fn bad_json(text: &[u8], error: &serde_json::Error) -> ApiError {
     };
     let ForeignWord { word, instead, field } = found;
     let (line, column) = (error.line(), error.column());
-    let place = format!("line {line} column {column}");
+    let about = |of: &str| {
+        let message =
+            format!("the body is not valid JSON: {word}{of} at line {line} column {column}: {instead}");
+        Kind::InvalidJson.error(message)
+    };
     match field {
-        Some(field) => {
-            let message = format!(
-                "the body is not valid JSON: `{field}` is {word}, which JSON has not ({place}): {instead}"
-            );
-            Kind::InvalidJson.error(message).at(field)
-        }
-        None => Kind::InvalidJson
-            .error(format!("the body is not valid JSON: {word} is no word of it ({place}): {instead}")),
+        Some(field) => about(&format!(" in `{field}`")).at(field),
+        None => about(""),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Words of other languages in a body that should be JSON. Some clients write what their language has and JSON has not, most
-//! often NaN, and learn nothing from a place in the text.
+//! often NaN, and learn nothing from a place in the text. A number beyond all bounds (1e400) is told with them.
 
 /// A word that JSON has not.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(crate) struct ForeignWord {
     pub(crate) field: Option<String>,
 }
 
+/// What the parser says of a number that it cannot hold.
+const TOO_LARGE: &str = "number out of range";
 const NUMBER: &str = "send a number, or leave it out";
 const WORD: &str = "JSON's own words are null, true and false";
 const WORDS: [(&str, &str); 9] = [
@@ -28,22 +30,30 @@ const WORDS: [(&str, &str); 9] = [
 /// The word in which the parser's error lies.
 pub(crate) fn foreign_word(text: &[u8], error: &serde_json::Error) -> Option<ForeignWord> {
     // A text that is cut off ends in anything.
-    if error.is_eof() { None } else { word_at(text, error.line(), error.column()) }
+    if error.is_eof() {
+        return None;
+    }
+    let found = word_at(text, error.line(), error.column())?;
+    if error.to_string().starts_with(TOO_LARGE) {
+        return Some(ForeignWord { word: TOO_LARGE, instead: NUMBER, ..found });
+    }
+    Some(found).filter(|found| !found.word.is_empty())
 }
 
-/// Line and column both from 1, the column in bytes.
+/// Line and column both from 1, the column in bytes. `word` is empty where it is none of [`WORDS`].
 fn word_at(text: &[u8], line: usize, column: usize) -> Option<ForeignWord> {
     let start_of_line = match line.checked_sub(2) {
         None => 0,
         Some(before) => text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(before)?.0 + 1,
     };
     let fault = start_of_line + column.checked_sub(1)?;
-    let of_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    let of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"-+.".contains(byte);
     let before = text.get(..fault)?;
     let start = before.iter().rposition(|byte| !of_word(byte)).map_or(0, |at| at + 1);
     let length = text[start..].iter().take_while(|byte| of_word(byte)).count();
     let found = &text[start..start + length];
-    let (word, instead) = WORDS.into_iter().find(|(word, _)| word.as_bytes() == found)?;
+    let known = WORDS.into_iter().find(|(word, _)| word.as_bytes() == found);
+    let (word, instead) = known.unwrap_or_default();
     Some(ForeignWord { word, instead, field: name_before(&text[..start]) })
 }
 
@@ -79,6 +89,8 @@ mod tests {
             ("{\"stop\": None}", "None", named("stop")),
             ("{\"x\": undefined}", "undefined", named("x")),
             ("{\"x\": [1, NaN]}", "NaN", None),
+            ("{\"n\":1e400,\"b\":1}", TOO_LARGE, named("n")),
+            ("{\"b\":1, \"top_p\": -1.5e+999}", TOO_LARGE, named("top_p")),
             ("NaN", "NaN", None),
         ] {
             assert_eq!(found(text), Some((word, field)), "{text}");
@@ -91,6 +103,9 @@ mod tests {
             "",
             "{",
             "{\"a\": }",
+            "{\"a\": 01}",
+            "{\"a\": 1 2}",
+            "{\"a\": 1.}",
             "{\"a\": \"NaN}",
             "{'a': 1}",
             "{\"a\": Nano}",

@@ -1,5 +1,7 @@
 //! The fields that concern tools, in the form of each family.
 
+use std::collections::HashSet;
+
 use lily_text::{ReasoningCalls, ToolCallParser};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +31,8 @@ pub(crate) struct Tools {
     /// May be called as well, but the model is shown them where the conversation refers to them, and not in front: a tool
     /// that is found on the way would otherwise change the beginning of every later prompt.
     deferred: Vec<Value>,
+    /// Which of these were shown.
+    shown: HashSet<usize>,
     may_call: bool,
     parallel: bool,
 }
@@ -77,10 +81,13 @@ impl Tools {
         Ok(shown)
     }
 
-    /// What the model is shown where the conversation refers to this tool: its definition, if it was kept back.
-    pub(crate) fn referred(&self, name: &str) -> String {
-        let found = self.deferred.iter().find(|tool| tool["function"]["name"] == name);
-        found.map_or_else(|| name.to_owned(), shown)
+    /// What the model is shown where the conversation refers to this tool: its definition, if it was kept back. A second time its
+    /// name says as much, and a short request cannot become a prompt of any length.
+    pub(crate) fn referred(&mut self, name: &str) -> String {
+        match self.deferred.iter().position(|tool| tool["function"]["name"] == name) {
+            Some(at) if self.shown.insert(at) => shown(&self.deferred[at]),
+            _ => name.to_owned(),
+        }
     }
 
     /// How calls are read from an answer; `None` where none may be made.
