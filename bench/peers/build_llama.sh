@@ -23,6 +23,9 @@ if [ ! -d "$sources" ]; then
   tar xzf "$sources.tar.gz" -C unpacked
   mv "unpacked/$sources" .
 fi
+# GCC 12 takes _tile_loadconfig to read 8 bytes and leaves out what is written to the others, so that AMX ends in SIGILL.
+sed -i 's/^\( *\)_tile_loadconfig(&tc);/\1asm volatile("" : : "r"(\&tc) : "memory"); _tile_loadconfig(\&tc);/' \
+  "$sources/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp"
 PATH=$PWD/venv/bin:$PATH
 cmake -S "$sources/vendor/llama.cpp" -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
   -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
