@@ -474,6 +474,31 @@ mod tests {
         }
     }
 
+    /// In every layer of a step, unless one waits for the other (a barrier after each launch) or the shared texts run.
+    #[test]
+    fn router_and_shared_expert_are_one_launch() {
+        let preset = Preset::named("qwen3.6-35b-a3b").unwrap();
+        let weights = preset.weights().packed().0;
+        let profile = Profile::named("cuda:h200").unwrap();
+        let joined = |profile: &Profile, set| {
+            let target = Target { geometry: &preset.geometry, weights: &weights, profile };
+            let plan = plan::decode(target, DecodeShape::logits(2, 256)).unwrap();
+            let runs = runs(&plan, set, 132);
+            assert_eq!(runs.len(), plan.launches.len());
+            let second = |i: &usize| matches!(runs[*i], Run::WithTheOneBefore);
+            for i in (0..runs.len()).filter(second) {
+                assert_eq!(
+                    (plan.launches[i - 1].label, plan.launches[i].label),
+                    ("router", "shared_gate_up")
+                );
+            }
+            (0..runs.len()).filter(second).count()
+        };
+        assert_eq!(joined(&profile, KernelSet::Native), preset.geometry.layers.len());
+        assert_eq!(joined(&profile, KernelSet::Shared), 0);
+        assert_eq!(joined(&profile.without(Switch::ConcurrentPass), KernelSet::Native), 0);
+    }
+
     #[test]
     fn arguments_stand_in_the_order_of_the_unit() {
         const fn parameter(kind: &'static str, attribute: &'static str, index: usize) -> TextParameter {
