@@ -1,5 +1,6 @@
 //! Where a step's or a chunk's time goes: `times [--preset NAME] [--repeat N] [--cubins FOLDER] [--json FILE] [--ablate SWITCH]...
-//! [--kernels native|shared] decode:CONTEXT | prefill:TOKENS[@BEFORE] ...`. Each plan is run launch by launch with an event behind each, and launches of one label
+//! [--kernels native|shared] decode:CONTEXT | step:CONTEXT | prefill:TOKENS[@BEFORE] ...`. A step chooses its token (temperature 0.6, top_p 0.95,
+//! top_k 20) and hands it to the next one; 64 run after another. Each plan is run launch by launch with an event behind each, and launches of one label
 //! are added up: medians of the repeats, beside the time that their bytes and operations would take at the rates measured first.
 
 use std::collections::BTreeMap;
@@ -8,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet, Roof};
-use lily_model::device::{Batch, Device, Room};
-use lily_model::plan::{self, DecodeShape, Plan, PlanCost, Switch, Target};
+use lily_kernels::select::Request;
+use lily_model::device::{Batch, Choices, Device, Room, STEPS_UNDER_WAY};
+use lily_model::plan::{self, DecodeShape, Plan, PlanCost, Switch, Tail, Target};
 use lily_model::synth::Synth;
 use lily_model::{LogitRows, Model, Preset, Weights};
 
@@ -60,6 +62,9 @@ fn flags() -> Result<Flags, Box<dyn Error>> {
     Ok(flags)
 }
 
+/// Steps that run after another; an even number leaves the states where they were.
+const STEPS: usize = 64;
+
 /// What launches of one label took and would have to take.
 #[derive(Clone, Default)]
 struct Row {
@@ -85,6 +90,12 @@ impl Bench {
             let context: usize = context.parse()?;
             return Ok((plan::decode(target, DecodeShape::logits(1, context))?, context - 1));
         }
+        if let Some(context) = case.strip_prefix("step:") {
+            let context: usize = context.parse()?;
+            let before = context.checked_sub(STEPS).ok_or(format!("{case}: wanted at least {STEPS}"))?;
+            let shape = DecodeShape { tail: Tail::Select { entries: 1 }, ..DecodeShape::logits(1, context) };
+            return Ok((plan::decode(target, shape)?, before));
+        }
         let tokens = case.strip_prefix("prefill:").ok_or(format!("{case}: see the head of this file"))?;
         let (tokens, before) = tokens.split_once('@').unwrap_or((tokens, "0"));
         let (tokens, before): (usize, usize) = (tokens.parse()?, before.parse()?);
@@ -98,16 +109,41 @@ impl Bench {
             .collect();
         let positions: Vec<u32> = (before..before + plan.rows).map(|p| p as u32).collect();
         let sequence = self.device.open()?;
-        self.device.reserve(&[Room { sequence, from: 0, to: before + plan.rows }])?;
+        let chooses = plan.tail != Tail::Logits;
+        let steps = if chooses { STEPS } else { 1 };
+        self.device.reserve(&[Room { sequence, from: 0, to: before + steps * plan.rows }])?;
         self.device.make_up(sequence, before)?;
         let batch = Batch { sequences: &[sequence], tokens: &tokens, positions: &positions };
+        let request = Request {
+            temperature: 0.6,
+            top_p: 0.95,
+            top_k: 20,
+            seed: 1,
+            ..Request::greedy(self.model.geometry.vocab as u32)
+        };
+        let choices = Choices { requests: vec![request], entries: 1, fresh: Vec::new() };
         let (mut timed, mut whole) = (Vec::new(), Vec::new());
         // The first replays compile, load and capture.
         for i in 0..repeat + 3 {
-            let began = Instant::now();
-            self.device.run(&plan, &batch)?;
+            let began = if chooses {
+                self.device.begin_steps(&plan, &batch, &choices)?;
+                let began = Instant::now();
+                for step in 0..STEPS + STEPS_UNDER_WAY {
+                    if let Some(taken) = step.checked_sub(STEPS_UNDER_WAY) {
+                        self.device.take_step(&plan, taken)?;
+                    }
+                    if step < STEPS {
+                        self.device.submit_step(&plan, step)?;
+                    }
+                }
+                began
+            } else {
+                let began = Instant::now();
+                self.device.run(&plan, &batch)?;
+                began
+            };
             if i >= 3 {
-                whole.push(began.elapsed().as_secs_f64());
+                whole.push(began.elapsed().as_secs_f64() / steps as f64);
             }
         }
         for _ in 0..repeat {

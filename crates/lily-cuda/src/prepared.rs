@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use lily_kernels::moe::GroupTiles;
-use lily_kernels::{Activation, Dispatch, Kernel};
+use lily_kernels::{Access, Activation, Dispatch, Kernel, Operand};
 use lily_model::device::{self, Place};
-use lily_model::plan::{Launch, Plan};
+use lily_model::plan::{Launch, Plan, View};
 use lily_model::{DeviceError, device::Memory};
 
 use crate::buffers::Bound;
@@ -86,6 +86,13 @@ fn runs(plan: &Plan, set: KernelSet, cores: usize) -> Vec<Run> {
                 runs.push(Run::WithTheOneBefore);
                 continue;
             }
+            // What the parts of a long context mean is between the two texts (`native::attention`).
+            let before = i.checked_sub(1).map(|before| &plan.launches[before].kernel);
+            let is_shared = |kernel| native::of(kernel, plan.activation, set, cores).is_none();
+            let set = match (&launch.kernel, before) {
+                (Kernel::AttendCombine(_), Some(parts)) if is_shared(parts) => KernelSet::Shared,
+                _ => set,
+            };
             let next = plan.launches[i..stage.end].get(1).map(|next| [&launch.kernel, &next.kernel]);
             let joined = next.and_then(|pair| native::joined(pair, plan.activation, set, cores));
             runs.push(match joined {
@@ -131,6 +138,33 @@ pub(crate) fn dispatches(
     let native = native::of(kernel, activation, set, cores);
     let shared = || kernel.dispatch().map(|d| Native { launches: vec![d], scratch_bytes: 0 });
     native.or_else(shared).ok_or_else(|| missing(kernel))
+}
+
+/// Whether a launch writes what the native text of one behind it reads before it waits ([`native::early`]).
+fn writes_what_is_early(first: &Launch, second: &Launch) -> bool {
+    let early = native::early(&second.kernel);
+    let written: Vec<&View> =
+        views(first).filter(|(o, _)| o.access != Access::Read).map(|(_, v)| v).collect();
+    let overlap = |a: &View, b: &View| {
+        a.buffer == b.buffer && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end
+    };
+    let mut read = views(second).filter(|(operand, _)| early.contains(&operand.name));
+    read.any(|(_, read)| written.iter().any(|written| overlap(read, written)))
+}
+
+/// The operands of a launch, those of a sequence once for each.
+fn views(launch: &Launch) -> impl Iterator<Item = (&Operand, &View)> {
+    let slots = launch.kernel.slots();
+    let times = move |operand: &Operand| if operand.per_slot { slots } else { 1 };
+    let operands = launch.kernel.operands().iter();
+    operands.flat_map(move |operand| std::iter::repeat_n(operand, times(operand))).zip(&launch.bindings)
+}
+
+/// A step starts when the launch before it has ended.
+fn waits_for_the_end(step: &mut Step) {
+    if let Some(Work::Kernel { waits, .. }) = step.works.first_mut() {
+        *waits = false;
+    }
 }
 
 fn missing(kernel: &Kernel) -> DeviceError {
@@ -180,11 +214,17 @@ impl Prepared {
             Ok::<_, DeviceError>(Step { name, works })
         };
         let runs = runs(plan, set, cores);
+        let is_joined: Vec<bool> = runs.iter().map(|run| matches!(run, Run::Joined(_))).collect();
         let mut steps: Vec<Step> = runs.into_iter().enumerate().map(step).collect::<Result<_, _>>()?;
-        // Behind it everything older than the plan is done, which native texts rely on.
-        if let Some(Work::Kernel { waits, .. }) = steps.first_mut().and_then(|step| step.works.first_mut()) {
-            *waits = false;
+        let mut before: &[Launch] = &[];
+        for (i, step) in steps.iter_mut().enumerate().filter(|(_, step)| !step.works.is_empty()) {
+            if before.iter().any(|first| writes_what_is_early(first, &plan.launches[i])) {
+                waits_for_the_end(step);
+            }
+            before = &plan.launches[i..=i + usize::from(is_joined[i])];
         }
+        // Behind it everything older than the plan is done, which native texts rely on.
+        steps.first_mut().into_iter().for_each(waits_for_the_end);
         let moves_states = device::moves_states(plan, delta_layers)?;
         let on_host = plan.launches.iter().any(|launch| launch.on_host);
         let at = plan.launches.as_ptr();
@@ -497,6 +537,50 @@ mod tests {
         assert_eq!(joined(&profile, KernelSet::Native), preset.geometry.layers.len());
         assert_eq!(joined(&profile, KernelSet::Shared), 0);
         assert_eq!(joined(&profile.without(Switch::ConcurrentPass), KernelSet::Native), 0);
+    }
+
+    /// In a step of true size what is read early is older than the launch before; a launch that adds to what the one before has added to is not.
+    #[test]
+    fn early_operands_are_older_than_the_launch_before() {
+        let preset = Preset::named("qwen3.6-35b-a3b").unwrap();
+        let weights = preset.weights().packed().0;
+        let profile = Profile::named("cuda:h200").unwrap();
+        let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
+        let plan = plan::decode(target, DecodeShape::logits(2, 4096)).unwrap();
+        let early = plan.launches.iter().filter(|launch| !native::early(&launch.kernel).is_empty()).count();
+        let layers = &preset.geometry.layers;
+        // Two that add to the residual stream in each layer, and what joins the blocks of attention.
+        assert_eq!(early, 2 * layers.len() + layers.len() / 4);
+        assert!(!plan.launches.windows(2).any(|pair| writes_what_is_early(&pair[0], &pair[1])));
+        let adds = |launch: &&Launch| native::early(&launch.kernel).contains(&"out");
+        let adding: Vec<&Launch> = plan.launches.iter().filter(adds).collect();
+        assert!(adding.windows(2).all(|pair| writes_what_is_early(pair[0], pair[1])));
+    }
+
+    /// The parts of a step that has no native text are joined by the shared one.
+    #[test]
+    fn parts_of_attention_are_joined_by_the_text_that_made_them() {
+        let preset = Preset::named("qwen3.6-35b-a3b").unwrap();
+        let weights = preset.weights().packed().0;
+        for (without, is_native) in
+            [(None, true), (Some(Switch::GqaPack), false), (Some(Switch::CoalescedKv), false)]
+        {
+            let profile = Profile::named("cuda:h200").unwrap();
+            let profile = without.map_or(profile.clone(), |switch| profile.without(switch));
+            let target = Target { geometry: &preset.geometry, weights: &weights, profile: &profile };
+            let plan = plan::decode(target, DecodeShape::logits(1, 65_536)).unwrap();
+            let runs = runs(&plan, KernelSet::Native, 132);
+            let texts =
+                plan.launches.iter().zip(&runs).filter_map(|(launch, run)| match (&launch.kernel, run) {
+                    (Kernel::AttendStepBlocks(_) | Kernel::AttendCombine(_), Run::Alone(native)) => {
+                        Some(native.launches[0].text)
+                    }
+                    _ => None,
+                });
+            let texts: Vec<&Text> = texts.collect();
+            assert_eq!(texts.len(), preset.geometry.layers.len() / 2);
+            assert!(texts.iter().all(|text| native::is_native(text) == is_native), "{without:?}");
+        }
     }
 
     #[test]

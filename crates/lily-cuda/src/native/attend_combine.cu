@@ -2,14 +2,17 @@
 // blocks of keys. How far each fades is made once for all warps, so that nothing stands between their loads.
 constexpr u32 WIDTH = 256, WARPS = 16, THREADS = 32 * WARPS, SOME = 1024;
 
-struct CombineParams { u32 query_heads, block, blocks; };
+struct CombineParams { u32 query_heads, block, blocks, reach, far; };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 attend_combine_native__cuda(const float* partial, const ACT* qg, const u32* positions, FINE* out, CombineParams p) {
     __shared__ float tops[WARPS], sums[WARPS][32], weights[WARPS], fades[SOME];
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x, element = blockIdx.y * 32 + lane;
-    const u32 count = positions[head / p.query_heads] / p.block + 1, stride = WIDTH + 2;
+    const u32 position = positions[head / p.query_heads];
+    const u32 count = position / (position < p.reach ? p.block : p.far) + 1, stride = WIDTH + 2;
     const float* blocks = partial + (u64)head * p.blocks * stride;
+    // The gate is older than the launch before (`native::early`).
+    const float gate = warp == 0 ? sigmoid(act_value(qg[(2 * (u64)head + 1) * WIDTH + element])) : 0.0f;
     wait_for_the_one_before();
     float top = __uint_as_float(0xff800000u);
     for (u32 b = thread; b < count; b += THREADS) top = fmaxf(top, blocks[(u64)b * stride + WIDTH]);
@@ -45,6 +48,6 @@ attend_combine_native__cuda(const float* partial, const ACT* qg, const u32* posi
             total += sums[w][lane];
             all += weights[w];
         }
-        out[(u64)head * WIDTH + element] = fine_of(total / all * sigmoid(act_value(qg[(2 * (u64)head + 1) * WIDTH + element])));
+        out[(u64)head * WIDTH + element] = fine_of(total / all * gate);
     }
 }

@@ -6,13 +6,14 @@
 // - values: heads by width, the weights rounded and what that leaves in two products. Which element of a head is which column of the
 //   product is free: lane g reads eight neighbours of a value, one for each of eight products.
 //
+// A block of keys is `block` keys up to a position of `reach`, and `far` keys from there on (attention.rs).
 // A block goes through the blocks of keys gridDim.x apart, and the first keys of the next are on their way while this one's sums meet.
 //
 // Scores are in units of log2(e). No threadgroup memory and no barrier comes between a warp and its keys.
 constexpr bool Q_NORM_IS_F32 = FUNCTION_CONSTANT_0, K_NORM_IS_F32 = FUNCTION_CONSTANT_1;
 constexpr u32 WIDTH = 256, HEADS = 8, WARPS = 8, KEYS = 16, PAGE = 64;
 
-struct AttendParams { u32 kv_heads, block, blocks, pairs; float ratio_high, ratio_low, eps, scale; };
+struct AttendParams { u32 kv_heads, block, blocks, pairs, reach, far; float ratio_high, ratio_low, eps, scale; };
 
 #ifdef ACT_IS_BF16
 __device__ inline u32 rounded(float a, float b) { const __nv_bfloat162 v = __floats2bfloat162_rn(a, b); return *(const u32*)&v; }
@@ -98,7 +99,7 @@ attend_step_blocks_native__cuda(const ACT* qg, const ACT* k, const ACT* v, const
     const u32 kv = blockIdx.y, slot = blockIdx.z, heads = p.kv_heads * HEADS;
     u32 block = blockIdx.x;
     // The cache before the new token, its position and the pages are older than the plan.
-    const u32 position = positions[slot], count = position / p.block + 1;
+    const u32 position = positions[slot], span = position < p.reach ? p.block : p.far, count = position / span + 1;
     if (block >= count) return;
     // The last block, with the new key, belongs to one block of the grid.
     const bool has_new = (count - 1) % gridDim.x == block;
@@ -108,7 +109,7 @@ attend_step_blocks_native__cuda(const ACT* qg, const ACT* k, const ACT* v, const
         const float angle = (float)position * rope_frequency(p.ratio_high, p.ratio_low, j);
         shared.turns[j] = make_float2(cosf(angle), sinf(angle));
     }
-    u32 begin = block * p.block, end = min(position + 1, begin + p.block), tile = begin + warp * KEYS;
+    u32 begin = block * span, end = min(position + 1, begin + span), tile = begin + warp * KEYS;
     uint4 key[2][8];
     auto load_keys = [&](u32 from) {
         const ACT* row = keys + cache_at(from) + g * WIDTH + 8 * t;
@@ -238,7 +239,7 @@ attend_step_blocks_native__cuda(const ACT* qg, const ACT* k, const ACT* v, const
                     load_values(1);
                     // The next keys, of the next block of keys after the last tile of this one.
                     if (following < end) load_keys(following);
-                    else if (next_block < count && next_block * p.block + warp * KEYS <= position) load_keys(next_block * p.block + warp * KEYS);
+                    else if (next_block < count && next_block * span + warp * KEYS <= position) load_keys(next_block * span + warp * KEYS);
                 }
             }
         }
@@ -307,8 +308,8 @@ attend_step_blocks_native__cuda(const ACT* qg, const ACT* k, const ACT* v, const
 #endif
         block = next_block;
         if (block >= count) break;
-        begin = block * p.block;
-        end = min(position + 1, begin + p.block);
+        begin = block * span;
+        end = min(position + 1, begin + span);
         tile = begin + warp * KEYS;
         __syncthreads(); // the sums have been read
     }

@@ -25,6 +25,14 @@ down_combine_native__cuda(const FINE* act, const float* logits, const FINE* shar
         load_step<SHARE>(w, matrix, start + low, matrix, start + high, begin, end, step, t);
     };
     if (shared) load(now, 0);
+    // Older than the launch before (`native::early`).
+    const u32 o = blockIdx.x * 16 + thread;
+    const bool has_output = thread < 16 && o < p.outputs;
+    float before = 0.0f, share_of_shared = 0.0f;
+    if (has_output) {
+        before = out[(u64)row * p.outputs + o];
+        share_of_shared = sigmoid(shared_gate[row]);
+    }
     wait_for_the_one_before();
     if (warp == 0) {
         const Choice choice = choose(logits + (u64)row * p.experts, p.experts, TOP_K, lane);
@@ -46,15 +54,14 @@ down_combine_native__cuda(const FINE* act, const float* logits, const FINE* shar
     let_the_next_one_start();
     leave<false>(part[warp], sums, g, t);
     __syncthreads();
-    if (thread < 16) {
-        const u32 o = blockIdx.x * 16 + thread;
+    if (has_output) {
         float sum = 0.0f;
         for (u32 s = 0; s <= TOP_K; ++s) {
             float product = 0.0f;
 #pragma unroll
             for (u32 w = 0; w < WARPS; ++w) product += part[s * WARPS + w][thread][0];
-            sum = fmaf(s < TOP_K ? weights[s] : sigmoid(shared_gate[row]), product, sum);
+            sum = fmaf(s < TOP_K ? weights[s] : share_of_shared, product, sum);
         }
-        if (o < p.outputs) out[(u64)row * p.outputs + o] += sum;
+        out[(u64)row * p.outputs + o] = before + sum;
     }
 }

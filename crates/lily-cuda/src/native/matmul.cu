@@ -27,6 +27,10 @@ matmul_native__cuda(const FINE* x, const u32* weight, const bf16* scales, const 
         load_step<SHARE>(w, matrix, min(row, p.outputs - 1), matrix, min(row + 8, p.outputs - 1), begin, end, step, t);
     };
     load(now, tile, 0);
+    const PartOutput to = {out, ROWS, p.outputs, p.width0, p.width1, p.width2};
+    // What is added to is older than the launch before (`native::early`): of the first tile it is here in time.
+    const u32 first_output = tile * 16 + thread % 16;
+    const float first_before = thread < 16 * ROWS && first_output < p.outputs ? to.before(thread / 16, first_output) : 0.0f;
 #if NORM
     __shared__ float squares[WARPS][ROWS];
     NormedRows<32 * WARPS> rows;
@@ -41,7 +45,6 @@ matmul_native__cuda(const FINE* x, const u32* weight, const bf16* scales, const 
     for (u32 r = 0; r < ROWS; ++r) place_halves(columns, x + r * INPUTS, r, ALL_GROUPS, thread, 32 * WARPS);
 #endif
     __syncthreads();
-    const PartOutput to = {out, ROWS, p.outputs, p.width0, p.width1, p.width2};
     for (u32 turn = 0; tile < tiles; turn ^= 1) {
         float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         const u32 next_tile = tile + BLOCKS_X;
@@ -61,7 +64,7 @@ matmul_native__cuda(const FINE* x, const u32* weight, const bf16* scales, const 
             float sum = 0.0f;
 #pragma unroll
             for (u32 w = 0; w < WARPS; ++w) sum += part[turn][w][i % 16][r];
-            if (o < p.outputs) to.store(r, o, sum);
+            if (o < p.outputs) to.store(r, o, sum, tile == BLOCK_X && i == thread ? first_before : to.before(r, o));
         }
         tile = next_tile;
     }

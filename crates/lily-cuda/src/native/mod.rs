@@ -28,7 +28,7 @@ mod gemm;
 mod gemv;
 mod join;
 
-use lily_kernels::quant::Method;
+use lily_kernels::quant::{Method, Output};
 use lily_kernels::{Activation, Dispatch, Kernel, Text, TextParameter, cuda_symbol};
 
 pub(crate) use join::{Joined, joined};
@@ -95,6 +95,18 @@ pub(crate) fn of(kernel: &Kernel, activation: Activation, set: KernelSet, cores:
         _ => return None,
     };
     Some(Native { launches, scratch_bytes: 0 })
+}
+
+/// Operands of a native kernel that it reads before it has waited for the launch before: where that one writes them, this one may not start
+/// early. What older launches wrote is there, for a launch lets the next one start only after it has waited itself.
+pub(crate) fn early(kernel: &Kernel) -> &'static [&'static str] {
+    match kernel {
+        Kernel::Matmul(k) if k.method == Method::Rows && k.out == Output::Add => &["out"],
+        Kernel::NormMatmul(k) if k.out == Output::Add => &["out"],
+        Kernel::DownCombine(_) => &["out", "shared_gate"],
+        Kernel::AttendCombine(_) => &["qg"],
+        _ => &[],
+    }
 }
 
 /// A buffer of a text.
