@@ -25,10 +25,15 @@ LEFT_OUT = ["test_router.py", "test_mcp_servers.py", "test_proxy.py", "test_tool
 
 
 def prepare():
+    venv = WORK / "venv"
+    python = venv / "bin" / "python"
+    if not venv.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *NEEDS], check=True)
     tests = WORK / "tests"
     if not tests.exists():
-        WORK.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+        # pip asks the package's build for its name, in an environment of its own: what builds it need not be on this machine.
+        pip = [str(python), "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
         archive = WORK / f"llama_cpp_python-{VERSION}.tar.gz"
         if not archive.exists():
             subprocess.run([*pip, "-d", str(WORK), f"llama-cpp-python=={VERSION}"], check=True)
@@ -39,12 +44,8 @@ def prepare():
                     tar.extract(member, tests, filter="data")
         # Imported and never used where nothing is downloaded.
         (tests / "wget.py").write_text("")
-    venv = WORK / "venv"
-    if not venv.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        subprocess.run([str(venv / "bin" / "pip"), "install", "-q", *NEEDS], check=True)
     shutil.copy(HERE / "conftest.py", tests / "conftest.py")
-    return tests, venv / "bin" / "python"
+    return tests, python
 
 
 def main():
