@@ -83,7 +83,8 @@ fn refuse(field: &Field, value: &Value) -> Result<(), ApiError> {
         [] => "leave it out".to_string(),
         values => format!("leave it out or send {}", values.join(" or ")),
     };
-    unsupported(format!("`{}` (here {}) is not supported yet: {hint}", field.name, brief(value)))
+    let why = if field.doc.is_empty() { String::new() } else { format!(". {}", field.doc) };
+    unsupported(format!("`{}` (here {}) is not supported here: {hint}{why}", field.name, brief(value)))
 }
 
 /// Whether a value equals a JSON text; numbers by value, so that `1.0` is `1`.

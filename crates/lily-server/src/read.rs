@@ -72,6 +72,18 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A count from 1 to `high`; -1 stands for no bound, as `None` inside.
+    pub(crate) fn limit(&self, name: &str, high: u32) -> Result<Option<Option<usize>>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(-1.0) => Ok(Some(None)),
+            Some(number) if number.fract() == 0.0 && (1.0..=f64::from(high)).contains(&number) => {
+                Ok(Some(Some(number as usize)))
+            }
+            _ => Err(self.wrong(name, value, &format!("an integer from 1 to {high}, or -1 for no bound"))),
+        }
+    }
+
     /// Any 64-bit integer, signed or not; -1 asks for a random one, as `None` inside, and others below 0 keep their bits.
     pub(crate) fn seed(&self, name: &str) -> Result<Option<Option<u64>>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
@@ -164,6 +176,16 @@ mod tests {
         assert_eq!(read(json!(7)), Ok(Some(7)));
         assert_eq!(read(json!(7.0)), Ok(Some(7)));
         for wrong in [json!(0), json!(-1), json!(7.5), json!(1u64 << 60), json!("7"), json!({})] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limits_are_counts_or_no_bound() {
+        let read = |value| with(value, |fields| fields.limit("x", 100));
+        assert_eq!(read(json!(7)), Ok(Some(Some(7))));
+        assert_eq!((read(json!(-1)), read(json!(null))), (Ok(Some(None)), Ok(None)));
+        for wrong in [json!(0), json!(-2), json!(101), json!(1.5), json!("7"), json!([])] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }
     }

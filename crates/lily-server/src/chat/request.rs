@@ -9,9 +9,9 @@ use crate::job::Job;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, MOST_ALTERNATIVES, MOST_CHOICES, budget, check_model, include_usage, message_error,
-    missing, sampling, stop_strings, template_options, thinking, token_count, unfold_extra_body,
-    unknown_names,
+    Conversation, MOST_ALTERNATIVES, MOST_CHOICES, budget, check_formats, check_model, include_usage,
+    message_error, missing, sampling, stop_strings, template_options, thinking, token_limit,
+    unfold_extra_body, unknown_names,
 };
 use crate::service::Service;
 use crate::tables::CHAT;
@@ -37,6 +37,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let tools = Tools::take(&mut body, Form::Chat, &mut unknown)?;
     let fields = Fields::new(&body, "");
     check_model(fields, service)?;
+    check_formats(fields)?;
     let logprobs = logprobs(fields)?;
     let options = StreamOptions {
         usage: include_usage(fields)?,
@@ -44,8 +45,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
         logprobs: logprobs.is_some(),
         timings: fields.boolean("timings_per_token")?.unwrap_or(false),
     };
-    let older = token_count(fields, "max_tokens")?;
-    let max_tokens = token_count(fields, "max_completion_tokens")?.or(older);
+    let max_tokens = token_limit(fields, "max_completion_tokens")?.flatten();
     let sampling = sampling(fields, service)?;
     let stop = stop_strings(fields, "stop")?;
     let choices = fields.integer("n", 1, MOST_CHOICES)?.unwrap_or(1) as usize;

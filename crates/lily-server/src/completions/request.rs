@@ -7,8 +7,8 @@ use crate::errors::{ApiError, Kind};
 use crate::job::Job;
 use crate::read::Fields;
 use crate::request::{
-    MOST_ALTERNATIVES, MOST_CHOICES, check_model, include_usage, missing, sampling, stop_strings,
-    token_count, unfold_extra_body, unknown_names,
+    MOST_ALTERNATIVES, MOST_CHOICES, check_formats, check_model, include_usage, missing, sampling,
+    stop_strings, token_limit, unfold_extra_body, unknown_names,
 };
 use crate::service::Service;
 use crate::tables::COMPLETIONS;
@@ -37,12 +37,13 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let unknown = unknown_names(&body, &COMPLETIONS)?;
     let fields = Fields::new(&body, "");
     check_model(fields, service)?;
+    check_formats(fields)?;
     let logprobs = fields.integer("logprobs", 0, MOST_ALTERNATIVES)?.map(|count| count as usize);
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let max_tokens = match fields.get("max_tokens").and_then(Value::as_u64) {
         // Who asks for the prompt back may want nothing else.
-        Some(0) if echo => 0,
-        _ => token_count(fields, "max_tokens")?.unwrap_or(DEFAULT_TOKENS),
+        Some(0) if echo => Some(0),
+        _ => token_limit(fields, "max_tokens")?.unwrap_or(Some(DEFAULT_TOKENS)),
     };
     let timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     let sampling = sampling(fields, service)?;
@@ -67,7 +68,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<C
     let job = |prompt| Job {
         prompt,
         asked: "prompt",
-        max_tokens: Some(max_tokens),
+        max_tokens,
         sampling: sampling.clone(),
         logprobs,
         prompt_logprobs,

@@ -3,15 +3,15 @@
 use lily_text::Prompt;
 use serde_json::{Map, Value};
 
-use crate::errors::{ApiError, Kind};
+use crate::errors::ApiError;
 use crate::job::Job;
 use crate::messages::blocks::{Blocks, keeps_thinking};
 use crate::messages::conversation;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, budget, check_model, sampling, stop_strings, template_options, thinking_field, token_count,
-    unfold_extra_body, unknown_names,
+    Conversation, budget, check_formats, check_model, sampling, stop_strings, template_options, thinking,
+    token_limit, unfold_extra_body, unknown_names,
 };
 use crate::service::Service;
 use crate::tables::MESSAGES;
@@ -30,8 +30,11 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<M
     let mut tools = Tools::take(&mut body, Form::Messages, &mut unknown)?;
     let fields = Fields::new(&body, "");
     check_model(fields, service)?;
-    check_output(fields)?;
-    let max_tokens = token_count(fields, "max_tokens")?;
+    if let Some(config) = fields.object("output_config")? {
+        Fields::new(config, "output_config.").string("effort")?;
+    }
+    check_formats(fields)?;
+    let max_tokens = token_limit(fields, "max_tokens")?.flatten();
     let sampling = sampling(fields, service)?;
     let stop = stop_strings(fields, "stop_sequences")?;
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
@@ -73,8 +76,6 @@ fn conversation(
 ) -> Result<Conversation, ApiError> {
     let (fields, empty) = (Fields::new(body, ""), Map::new());
     let options = template_options(fields, &empty)?;
-    let wishes =
-        [thinking_field(fields)?, fields.boolean("enable_thinking")?, options.boolean("enable_thinking")?];
     let preserve_thinking = fields
         .boolean("preserve_thinking")?
         .or(options.boolean("preserve_thinking")?)
@@ -86,18 +87,7 @@ fn conversation(
         messages.insert(0, system);
     }
     // Who says nothing about it does not expect it.
-    let thinking = Some(wishes.into_iter().flatten().next().unwrap_or(false));
+    let thinking = Some(thinking(fields, options)?.unwrap_or(false));
     let tools = tools.offered.clone();
     Ok(Conversation { messages, tools, thinking, preserve_thinking, continued: true, opens_turn: true })
-}
-
-fn check_output(fields: Fields) -> Result<(), ApiError> {
-    let Some(config) = fields.object("output_config")? else { return Ok(()) };
-    let config = Fields::new(config, "output_config.");
-    config.string("effort")?;
-    if config.get("format").is_some() {
-        let message = "`output_config.format` is not supported yet: leave it out";
-        return Err(Kind::Unsupported.error(message).at("output_config.format"));
-    }
-    Ok(())
 }

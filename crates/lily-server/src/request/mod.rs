@@ -11,13 +11,13 @@ use lily_protocol::Sampling;
 use lily_text::{MessageError, PromptError};
 use serde_json::{Map, Value};
 
-use crate::errors::{ApiError, Kind};
+use crate::errors::{ApiError, Kind, brief};
 use crate::fields::Family;
 use crate::read::Fields;
 use crate::service::Service;
 
 pub(crate) use conversation::{Conversation, template_options};
-pub(crate) use thinking::{budget, thinking, thinking_field};
+pub(crate) use thinking::{budget, thinking};
 
 /// Most answers to one prompt.
 pub(crate) const MOST_CHOICES: u32 = 16;
@@ -68,14 +68,41 @@ pub(crate) fn check_model(fields: Fields, service: &Service) -> Result<(), ApiEr
     }
 }
 
-/// A count of tokens.
-pub(crate) fn token_count(fields: Fields, name: &str) -> Result<Option<usize>, ApiError> {
-    Ok(fields.integer(name, 1, LARGEST_COUNT)?.map(|count| count as usize))
+/// Most tokens of the answer, `None` inside for no bound: by the family's own name, else by the first other one that is there.
+/// Clients send one family's name to another, and a limit that is not obeyed is an answer without end.
+pub(crate) fn token_limit(fields: Fields, own: &str) -> Result<Option<Option<usize>>, ApiError> {
+    let mut limit = fields.limit(own, LARGEST_COUNT)?;
+    for name in ["max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict"] {
+        let other = fields.limit(name, LARGEST_COUNT)?;
+        limit = limit.or(other);
+    }
+    Ok(limit)
 }
 
-/// Stop strings, under this name.
-pub(crate) fn stop_strings(fields: Fields, name: &str) -> Result<Vec<String>, ApiError> {
-    Ok(fields.strings(name, MOST_STOP_STRINGS, LONGEST_STOP_STRING)?.unwrap_or_default())
+/// Stop strings, by the family's own name, else by the other one.
+pub(crate) fn stop_strings(fields: Fields, own: &str) -> Result<Vec<String>, ApiError> {
+    let mut stop = fields.strings(own, MOST_STOP_STRINGS, LONGEST_STOP_STRING)?;
+    for name in ["stop", "stop_sequences"] {
+        let other = fields.strings(name, MOST_STOP_STRINGS, LONGEST_STOP_STRING)?;
+        stop = stop.or(other);
+    }
+    Ok(stop.unwrap_or_default())
+}
+
+/// Constrained answers, by the names of responses and of messages, wherever they are sent.
+pub(crate) fn check_formats(fields: Fields) -> Result<(), ApiError> {
+    for (name, plain) in [("text", Some("text")), ("output_config", None)] {
+        let format =
+            fields.get(name).and_then(|object| object.get("format")).filter(|value| !value.is_null());
+        let Some(format) = format.filter(|format| plain.is_none_or(|plain| format["type"] != plain)) else {
+            continue;
+        };
+        let hint = plain.map_or("".to_string(), |plain| format!(" or send {{\"type\":\"{plain}\"}}"));
+        let message =
+            format!("`{name}.format` (here {}) is not supported here: leave it out{hint}", brief(format));
+        return Err(Kind::Unsupported.error(message).at(format!("{name}.format")));
+    }
+    Ok(())
 }
 
 /// `stream_options.include_usage`.

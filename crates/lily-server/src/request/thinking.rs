@@ -56,7 +56,7 @@ fn effort(effort: Option<&str>) -> Option<bool> {
 }
 
 /// Anthropic's form, which some clients send to every server, or a plain boolean.
-pub(crate) fn thinking_field(fields: Fields) -> Result<Option<bool>, ApiError> {
+fn thinking_field(fields: Fields) -> Result<Option<bool>, ApiError> {
     const WANTED: &str = "true, false, or an object with type \"enabled\", \"adaptive\" or \"disabled\"";
     let Some(value) = fields.get("thinking") else { return Ok(None) };
     let known = match value {

@@ -48,10 +48,9 @@ impl Tools {
         let choice = body.get("tool_choice").unwrap_or(&Value::Null);
         let (may_call, parallel) = match form {
             Form::Messages => message_choice(choice)?,
-            Form::Chat | Form::Responses => {
-                (may_call(choice)?, Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true))
-            }
+            Form::Chat | Form::Responses => (may_call(choice)?, true),
         };
+        let parallel = parallel && Fields::new(body, "").boolean("parallel_tool_calls")?.unwrap_or(true);
         let mut tools = Tools { may_call, parallel, ..Tools::default() };
         match body.remove("tools") {
             None | Some(Value::Null) => {}
@@ -153,7 +152,7 @@ fn may_call(choice: &Value) -> Result<bool, ApiError> {
 
 fn unsupported_choice(what: &str) -> ApiError {
     let message = format!(
-        "`tool_choice` asks for {what}, which is not supported yet: leave it out, or ask for auto or none"
+        "`tool_choice` asks for {what}, which is not supported here: leave it out, or ask for auto or none"
     );
     Kind::Unsupported.error(message).at("tool_choice")
 }

@@ -138,20 +138,12 @@ impl Messages {
     }
 }
 
-/// `include` and `text`, of which little is offered.
+/// The types of `text`, and `include`, of which little is offered.
 pub(crate) fn check_wishes(fields: Fields) -> Result<(), ApiError> {
     if let Some(text) = fields.object("text")? {
         let text = Fields::new(text, "text.");
         text.string("verbosity")?;
-        if let Some(format) =
-            text.object("format")?.filter(|format| format.get("type") != Some(&json!("text")))
-        {
-            let found = brief(&Value::Object(format.clone()));
-            let message = format!(
-                "`text.format` (here {found}) is not supported yet: leave it out or send {{\"type\": \"text\"}}"
-            );
-            return Err(Kind::Unsupported.error(message).at("text.format"));
-        }
+        text.object("format")?;
     }
     match fields.get("include") {
         None => Ok(()),

@@ -8,8 +8,8 @@ use crate::job::Job;
 use crate::read::Fields;
 use crate::request::tools::{Form, Tools};
 use crate::request::{
-    Conversation, budget, check_model, message_error, sampling, template_options, thinking, token_count,
-    unfold_extra_body, unknown_names,
+    Conversation, budget, check_formats, check_model, message_error, sampling, stop_strings,
+    template_options, thinking, token_limit, unfold_extra_body, unknown_names,
 };
 use crate::responses::input::{Messages, check_wishes};
 use crate::service::Service;
@@ -33,11 +33,13 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
     let fields = Fields::new(&body, "");
     check_model(fields, service)?;
     check_wishes(fields)?;
-    let max_tokens = token_count(fields, "max_output_tokens")?;
+    check_formats(fields)?;
+    let max_tokens = token_limit(fields, "max_output_tokens")?.flatten();
+    let stop = stop_strings(fields, "stop")?;
     let sampling = sampling(fields, service)?;
     let ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    let echo = echo(&body, asked_tools, &sampling);
+    let echo = echo(&body, asked_tools, &sampling, max_tokens);
     let tool_use = tools.tool_use();
     let messages = Messages::read(&mut body)?;
     unknown.extend(messages.left_out);
@@ -66,7 +68,7 @@ pub(crate) fn parse(mut body: Map<String, Value>, service: &Service) -> Result<R
         logprobs: None,
         prompt_logprobs: None,
         ignore_end,
-        stop: Vec::new(),
+        stop,
         choices: 1,
         tools: tool_use,
         raw: false,
@@ -85,14 +87,19 @@ fn place(error: ApiError, places: &[String]) -> ApiError {
     ApiError { message: error.message.replace(path.as_str(), &named), param: Some(named), ..error }
 }
 
-fn echo(body: &Map<String, Value>, tools: Value, sampling: &lily_protocol::Sampling) -> Map<String, Value> {
+fn echo(
+    body: &Map<String, Value>,
+    tools: Value,
+    sampling: &lily_protocol::Sampling,
+    max_tokens: Option<usize>,
+) -> Map<String, Value> {
     let given = |name: &str, default: Value| {
         body.get(name).cloned().filter(|value| !value.is_null()).unwrap_or(default)
     };
     let effort = body.get("reasoning").map(|reasoning| reasoning["effort"].clone()).unwrap_or_default();
     let fields = json!({
         "instructions": given("instructions", Value::Null),
-        "max_output_tokens": given("max_output_tokens", Value::Null),
+        "max_output_tokens": max_tokens,
         "metadata": given("metadata", json!({})),
         "parallel_tool_calls": given("parallel_tool_calls", json!(true)),
         "previous_response_id": null,
