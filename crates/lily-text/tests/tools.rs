@@ -612,8 +612,8 @@ proptest! {
                 content = format!("{first}{tag}{}", rest.replace(tag, "</parameter>"));
             }
         }
-        // A tag that the end cuts off is markup, its words too.
-        if let Some(last) = content.rfind('<').filter(|&last| !content[last..].contains('>')) {
+        // A tag that the end cuts off is markup, its words too; without it the end may cut off another.
+        while let Some(last) = content.rfind('<').filter(|&last| !content[last..].contains('>')) {
             content.truncate(last);
         }
         let (text, calls) = read(&content, End::Turn);
