@@ -10,9 +10,9 @@ use lily_protocol::{Engine, Event, Generation, GenerationRequest, Limits, Load, 
 
 use crate::config::{EngineConfig, StartError};
 use crate::cuts::CutRule;
+use crate::renewal::{self, Renewal};
 use crate::sampler::Sampler;
 use crate::scores::Scores;
-use crate::sleep::{self, Sleep};
 use crate::task::Task;
 
 /// The longest wait that a refused client is told.
@@ -98,7 +98,8 @@ impl Shared {
 /// An engine over a model on this machine. Put it into an [`Arc`] to share it; dropping it drops all work and ends its
 /// thread.
 ///
-/// A failure that the device reports ends the requests it concerns. A panic ends the engine: the state of a model that
+/// A failure that the device reports ends the requests it concerns. A lost device ends those at work, and with a [`Renewal`] those that
+/// wait are answered on the next one. A panic ends the engine: the state of a model that
 /// panicked is unknown, and wrong answers are worse than none. All requests then fail with a sentence, and every
 /// further one is refused with [`SubmitError::ShuttingDown`].
 #[derive(Debug)]
@@ -114,18 +115,18 @@ pub fn start(config: EngineConfig, forward: Box<dyn Forward>) -> Result<LocalEng
     start_with(config, forward, None)
 }
 
-/// The same; with `sleep`, the model is dropped when nobody asks for it.
+/// The same; with `renewal`, the model is dropped when nobody asks for it or its device is lost, and made again for the next request.
 pub fn start_with(
     config: EngineConfig,
     forward: Box<dyn Forward>,
-    sleep: Option<Sleep>,
+    renewal: Option<Renewal>,
 ) -> Result<LocalEngine, StartError> {
     config.check(&*forward)?;
     let (sender, receiver): (_, Receiver<Task>) = channel();
     let shared = Arc::new(Shared::new(sender));
     let thread = {
         let (config, shared) = (config.clone(), shared.clone());
-        let work = move || sleep::run(&config, forward, receiver, &shared, sleep);
+        let work = move || renewal::run(&config, forward, receiver, &shared, renewal);
         std::thread::Builder::new().name("lily-engine".into()).spawn(work)?
     };
     let rule = CutRule::new(config.chunk, config.cut_markers.clone());

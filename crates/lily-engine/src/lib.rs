@@ -7,7 +7,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `engine.rs` | the handle: checks of a request, the queue's bound, shutting down |
-//! | `sleep.rs` | the thread: work with a model, and time without one |
+//! | `renewal.rs` | the thread: work with a model, time without one, and the next one |
 //! | `worker.rs` | work with a model: receive, admit, act, finish |
 //! | `worker/decode.rs` | a turn of decode, and who chooses its tokens |
 //! | `worker/ahead.rs` | steps whose tokens the device chooses, the next one under way while the last is told |
@@ -31,10 +31,10 @@ mod cuts;
 mod engine;
 mod keep;
 mod prefix_cache;
+mod renewal;
 mod sampler;
 mod scores;
 mod sessions;
-mod sleep;
 mod task;
 mod turns;
 mod worker;
@@ -42,5 +42,5 @@ mod worker;
 pub use config::{EngineConfig, StartError};
 pub use cuts::{Cut, CutKind, CutMarkers, CutRule};
 pub use engine::{LocalEngine, start, start_with};
+pub use renewal::Renewal;
 pub use sampler::{Philox, Sampler, SamplerError, SamplingError, Scratch, logprobs};
-pub use sleep::Sleep;

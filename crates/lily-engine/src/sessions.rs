@@ -40,12 +40,35 @@ pub(crate) struct Sessions {
     chunk: usize,
     open: usize,
     meter: Meter,
+    /// Why the device is gone.
+    lost: Option<String>,
 }
 
 impl Sessions {
     pub(crate) fn new(forward: Box<dyn Forward>, chunk: usize, cache_memory: usize) -> Self {
         let cache = PrefixCache::new(cache_memory);
-        Sessions { forward, cache, keep: KeepPolicy::DEFAULT, chunk, open: 0, meter: Meter::default() }
+        Sessions {
+            forward,
+            cache,
+            keep: KeepPolicy::DEFAULT,
+            chunk,
+            open: 0,
+            meter: Meter::default(),
+            lost: None,
+        }
+    }
+
+    /// Why the device is gone, where one of the calls so far was told that it is.
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    /// Remembers that a device is gone, whatever becomes of the error.
+    fn noticed<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(DeviceError::Lost(why)) = &result {
+            self.lost.get_or_insert_with(|| why.clone());
+        }
+        result
     }
 
     /// Bytes of all sequences and snapshots.
@@ -79,6 +102,7 @@ impl Sessions {
                 Some(hit) => self.forward.restore(hit.snapshot),
                 None => self.forward.open(),
             };
+            let opened = self.noticed(opened);
             match (opened, hit) {
                 (Ok(sequence), hit) => {
                     self.open += 1;
@@ -115,7 +139,8 @@ impl Sessions {
         let Some(hit) = self.cache.find(&task.prompt, &task.cuts).filter(|hit| hit.length > task.done) else {
             return;
         };
-        match self.forward.restore(hit.snapshot) {
+        let restored = self.forward.restore(hit.snapshot);
+        match self.noticed(restored) {
             Ok(sequence) => {
                 if let Some(replaced) = task.detach() {
                     self.forward.close(replaced);
@@ -141,7 +166,8 @@ impl Sessions {
         };
         loop {
             let before = self.state_bytes();
-            match self.forward.prefill(sequence, &task.prompt[task.done..stop], rows) {
+            let computed = self.forward.prefill(sequence, &task.prompt[task.done..stop], rows);
+            match self.noticed(computed) {
                 Ok(()) => {
                     self.meter.kv_bytes += self.state_bytes().saturating_sub(before);
                     self.meter.kv_tokens += stop - task.done;
@@ -159,7 +185,8 @@ impl Sessions {
     /// Appends one token to each sequence and makes the logits of each row, in order.
     pub(crate) fn decode(&mut self, rows: &[(SequenceId, u32)]) -> Result<(), DeviceError> {
         loop {
-            match self.forward.decode(rows) {
+            let done = self.forward.decode(rows);
+            match self.noticed(done) {
                 Err(DeviceError::OutOfMemory { .. }) if self.evict() => {}
                 done => return done,
             }
@@ -179,7 +206,8 @@ impl Sessions {
     /// Begins steps that choose their tokens on the device, and submits the first.
     pub(crate) fn begin(&mut self, rows: &[ChoosingRow<'_>]) -> Result<(), DeviceError> {
         loop {
-            match self.forward.begin(rows) {
+            let done = self.forward.begin(rows);
+            match self.noticed(done) {
                 Err(DeviceError::OutOfMemory { .. }) if self.evict() => {}
                 done => return done,
             }
@@ -188,7 +216,8 @@ impl Sessions {
 
     /// Submits one more of them while one is under way, if there is room.
     pub(crate) fn ahead(&mut self) -> Result<bool, DeviceError> {
-        self.forward.ahead()
+        let submitted = self.forward.ahead();
+        self.noticed(submitted)
     }
 
     /// Steps under way.
@@ -198,7 +227,8 @@ impl Sessions {
 
     /// Waits for the oldest of them: what it chose for each row.
     pub(crate) fn take(&mut self) -> Result<Vec<Chosen>, DeviceError> {
-        self.forward.take()
+        let taken = self.forward.take();
+        self.noticed(taken)
     }
 
     /// Logits of a row of the last prefill or decode.
@@ -223,7 +253,8 @@ impl Sessions {
             self.forward.discard(victim);
         }
         // Where the device has no room, live sequences need it more than the cache does.
-        let Ok(snapshot) = self.forward.snapshot(sequence) else { return };
+        let taken = self.forward.snapshot(sequence);
+        let Ok(snapshot) = self.noticed(taken) else { return };
         let copied = self.forward.snapshot_bytes(snapshot);
         self.meter.snapshot_bytes = self.meter.snapshot_bytes.max(copied);
         if let Err(unwanted) = self.cache.insert(&task.prompt, &task.cuts, cut, snapshot, copied) {

@@ -16,9 +16,9 @@ use lily_protocol::{Event, FinishReason};
 
 use crate::config::EngineConfig;
 use crate::engine::Shared;
+use crate::renewal::{Ended, Renewal, Rest};
 use crate::sampler::{SamplerError, Scratch};
 use crate::sessions::Sessions;
-use crate::sleep::Ended;
 use crate::task::Task;
 use crate::turns::{Action, Prompt, Turns};
 
@@ -34,6 +34,8 @@ enum Round {
     Worked,
     /// Nothing to do, for as long as that may last.
     Idle,
+    /// The device is gone, and another one can be made.
+    Lost(String),
     /// Nothing more will come.
     Closed,
 }
@@ -74,6 +76,8 @@ pub(crate) struct Worker {
     total_memory: usize,
     /// How long there may be nothing to do before this ends; `None`: for ever.
     patience: Option<Duration>,
+    /// The model can be made again.
+    is_renewable: bool,
 }
 
 impl Worker {
@@ -82,7 +86,7 @@ impl Worker {
         forward: Box<dyn Forward>,
         receiver: Receiver<Task>,
         shared: Arc<Shared>,
-        patience: Option<Duration>,
+        renewal: Option<&Renewal>,
     ) -> Self {
         Worker {
             sessions: Sessions::new(forward, config.chunk, config.cache_memory),
@@ -100,20 +104,25 @@ impl Worker {
             parallel: config.parallel,
             state_memory: config.state_memory,
             total_memory: config.state_memory.saturating_add(config.cache_memory),
-            patience,
+            patience: renewal.and_then(|renewal| renewal.idle),
+            is_renewable: renewal.is_some(),
         }
     }
 
-    /// Works, on `first` to begin with, until the handle closes the channel and all work is done or dropped, or until its patience
-    /// with having no work ends. The model is gone when this returns.
-    pub(crate) fn run(mut self, first: Option<Task>) -> Ended {
-        self.waiting.extend(first);
+    /// Works, on these to begin with, until the handle closes the channel and all work is done or dropped, or until its patience
+    /// with having no work ends, or until the device is lost. The model is gone when this returns.
+    pub(crate) fn run(mut self, waiting: VecDeque<Task>) -> Ended {
+        self.waiting = waiting;
         let mut last_words = "the engine is shutting down".to_owned();
         let mut sound = true;
         loop {
             match catch_unwind(AssertUnwindSafe(|| self.round())) {
                 Ok(Round::Worked) => {}
-                Ok(Round::Idle) => return self.rest(),
+                Ok(Round::Idle) => return Ended::Idle(self.rest(true)),
+                Ok(Round::Lost(why)) => {
+                    self.fail_all(&DeviceError::Lost(why.clone()));
+                    return Ended::Lost(why, self.rest(false));
+                }
                 Ok(Round::Closed) => break,
                 Err(panic) => {
                     last_words = format!("the engine stopped after a fault of its own: {}", message(&*panic));
@@ -137,11 +146,19 @@ impl Worker {
         Ended::Closed
     }
 
-    /// Lets the model go. There is no work: what comes is in the channel.
-    fn rest(self) -> Ended {
-        free(self.sessions, self.live, true);
+    /// Lets the model go, which nobody is at work with.
+    fn rest(self, sound: bool) -> Rest {
+        free(self.sessions, self.live, sound);
         self.shared.publish(0, 0);
-        Ended::Idle(self.receiver)
+        Rest { waiting: self.waiting, receiver: self.receiver }
+    }
+
+    /// Ends all that is at work. Its states are gone, and nothing is asked of the device any more.
+    fn fail_all(&mut self, error: &DeviceError) {
+        for task in self.live.drain(..) {
+            self.shared.ended(None);
+            task.events.send(Event::Failed(error.to_string()));
+        }
     }
 
     /// One step.
@@ -163,7 +180,10 @@ impl Worker {
             Action::Nothing => self.resolve_stall(),
         }
         self.publish();
-        Round::Worked
+        match self.sessions.lost() {
+            Some(why) if self.is_renewable => Round::Lost(why.to_owned()),
+            _ => Round::Worked,
+        }
     }
 
     /// Takes what has arrived; waits for it if there is nothing else to do.

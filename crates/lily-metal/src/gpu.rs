@@ -84,6 +84,10 @@ pub struct Facts {
     pub system: String,
     /// The most bytes that should be in use at the same time (`recommendedMaxWorkingSetSize`).
     pub working_set: usize,
+    /// The limit that somebody has set in place of the system's own (`iogpu.wired_limit_mb`), in bytes.
+    pub wired_limit: Option<usize>,
+    /// Bytes of memory of the whole machine.
+    pub memory: usize,
     /// The most bytes of a buffer.
     pub longest_buffer: usize,
     /// Bytes of a page of memory.

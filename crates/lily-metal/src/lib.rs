@@ -7,7 +7,11 @@
 //! A plan is written down as concurrent dispatches with a barrier before each stage, in submissions of at most half a second as
 //! estimated, of which at most two are on their way. Two inputs of a step take turns, so that one is written while the other is read.
 //!
-//! Submissions fail by themselves and later: then what they wrote is spoiled, each use of it is an error, and all else goes on.
+//! Submissions fail by themselves and later: then what they wrote is spoiled, each use of it is an error, and all else goes on. Where a
+//! failure means that the GPU is gone for this process, or takes no more of its commands, everything is [`DeviceError::Lost`], and whoever
+//! owns the device makes another one: another queue, other buffers, other pipelines.
+//!
+//! [`DeviceError::Lost`]: lily_model::DeviceError::Lost
 
 mod alone;
 #[cfg(target_os = "macos")]
@@ -19,6 +23,7 @@ mod device;
 mod estimate;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod faults;
 pub mod gpu;
 mod hand_over;
 mod load;

@@ -215,9 +215,7 @@ impl<G: Gpu> Queue<G> {
 impl<G: Gpu> Inner<G> {
     fn healthy(&self) -> Result<(), DeviceError> {
         match &self.lost {
-            Some(text) => {
-                Err(DeviceError::Failed(format!("the GPU takes no more commands, start again: {text}")))
-            }
+            Some(text) => Err(DeviceError::Lost(text.clone())),
             None => Ok(()),
         }
     }
@@ -227,7 +225,10 @@ impl<G: Gpu> Inner<G> {
         if self.open.is_none() {
             let label = label();
             let begun = self.gpu.begin(&label);
-            let commands = begun.map_err(|error| DeviceError::Failed(self.explain(&label, &error)))?;
+            let commands = begun.map_err(|error| {
+                let text = self.explain(&label, &error);
+                self.healthy().err().unwrap_or(DeviceError::Failed(text))
+            })?;
             self.open = Some(Open {
                 commands,
                 label,

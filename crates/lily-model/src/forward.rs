@@ -54,11 +54,14 @@ pub enum DeviceError {
     /// The device failed; the sentence says how.
     #[error("the device failed: {0}")]
     Failed(String),
+    /// The device is gone, with everything on it: whatever it is asked from now on is this error. Another one may be made.
+    #[error("the device is lost: {0}")]
+    Lost(String),
 }
 
 /// A model on a device. One thread owns it.
 ///
-/// After an error other than [`DeviceError::Failed`] nothing has changed. Results of a sequence depend on its own
+/// After an error other than [`DeviceError::Failed`] and [`DeviceError::Lost`] nothing has changed. Results of a sequence depend on its own
 /// tokens and on where its prefill was cut, never on other sequences, on the rows that ran beside it or on threads.
 pub trait Forward: Send {
     /// Rows of the logits: the padded vocabulary.

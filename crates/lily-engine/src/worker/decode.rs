@@ -38,7 +38,7 @@ impl Worker {
 
     fn serve(&mut self, batch: &[u64], step: impl Fn(&mut Self, &[u64]) -> Result<(), DeviceError>) {
         let Err(error) = step(self, batch) else { return };
-        if batch.len() == 1 || matches!(error, DeviceError::Failed(_)) {
+        if batch.len() == 1 || matches!(error, DeviceError::Failed(_) | DeviceError::Lost(_)) {
             batch.iter().for_each(|arrival| self.fail(*arrival, &error));
             return;
         }

@@ -21,6 +21,8 @@ pub(crate) const THINK: u32 = 5;
 pub(crate) const FAIL: u32 = 90;
 pub(crate) const PANIC: u32 = 91;
 pub(crate) const NAN: u32 = 92;
+/// The device is gone from here on.
+pub(crate) const LOSE: u32 = 93;
 pub(crate) const CHUNK: usize = 16;
 pub(crate) const CONTEXT: usize = 1024;
 pub(crate) const ROWS: usize = 3;
@@ -55,6 +57,8 @@ pub(crate) struct Controls {
     pub(crate) delay_micros: AtomicUsize,
     /// Decode calls and steps that fail from now on.
     pub(crate) failing_decodes: AtomicUsize,
+    /// Calls of [`Fake::step`] and `decode` at which the device is lost.
+    pub(crate) losing_steps: AtomicUsize,
     /// The device chooses no tokens.
     pub(crate) on_host: AtomicBool,
     /// Steps that were submitted while another one was under way, and those whose sequence was closed under them.
@@ -196,6 +200,8 @@ pub(crate) struct Fake {
     next: u64,
     logits: Vec<Vec<f32>>,
     run: Option<Run>,
+    /// The device is gone.
+    is_lost: bool,
 }
 
 impl Fake {
@@ -207,7 +213,14 @@ impl Fake {
             next: 0,
             logits: Vec::new(),
             run: None,
+            is_lost: false,
         }
+    }
+
+    /// Whether there is a device, which `losing` ends.
+    fn there(&mut self, losing: bool) -> Result<(), DeviceError> {
+        self.is_lost |= losing;
+        if self.is_lost { Err(DeviceError::Lost("the fake was asked to".into())) } else { Ok(()) }
     }
 
     fn fresh(&mut self) -> u64 {
@@ -267,6 +280,7 @@ impl Forward for Fake {
     }
 
     fn open(&mut self) -> Result<SequenceId, DeviceError> {
+        self.there(false)?;
         self.room("a sequence", COPY_BYTES)?;
         let id = SequenceId(self.fresh());
         self.controls.sequences.fetch_add(1, SeqCst);
@@ -300,6 +314,7 @@ impl Forward for Fake {
     }
 
     fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, DeviceError> {
+        self.there(false)?;
         if take_one(&self.controls.failing_restores) {
             return Err(DeviceError::Failed("a restore was asked to".into()));
         }
@@ -341,6 +356,7 @@ impl Forward for Fake {
         state.hash = prefilled(before, tokens);
         let (first, hash) = (state.first, state.hash);
         self.controls.calls.lock().unwrap().push(Call::Prefill(first, tokens.len()));
+        self.there(tokens.contains(&LOSE))?;
         if tokens.contains(&FAIL) {
             return Err(DeviceError::Failed("the fake was asked to".into()));
         }
@@ -363,6 +379,8 @@ impl Forward for Fake {
         assert_eq!(self.under_way(), 0, "a decode between steps");
         self.controls.pass_gate();
         self.controls.calls.lock().unwrap().push(Call::Decode(rows.len()));
+        let losing = take_one(&self.controls.losing_steps);
+        self.there(losing)?;
         if take_one(&self.controls.failing_decodes) {
             return Err(DeviceError::Failed("a decode was asked to".into()));
         }
@@ -481,6 +499,8 @@ impl Fake {
         self.controls.pass_gate();
         let mut run = self.run.take().unwrap();
         self.controls.calls.lock().unwrap().push(Call::Decode(run.rows.len()));
+        let losing = take_one(&self.controls.losing_steps);
+        self.there(losing)?;
         if take_one(&self.controls.failing_decodes) {
             return Err(DeviceError::Failed("a decode was asked to".into()));
         }

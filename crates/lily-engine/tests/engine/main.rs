@@ -7,6 +7,7 @@ mod fake;
 mod faults;
 mod generating;
 mod helpers;
+mod losing;
 mod memory;
 mod reuse;
 mod schedules;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use lily_engine::{LocalEngine, Sleep, start_with};
+use lily_engine::{LocalEngine, Renewal, start_with};
 use lily_model::Forward;
 use lily_protocol::Engine;
 
@@ -19,12 +19,12 @@ type Made = Result<Box<dyn Forward>, String>;
 /// An engine that sleeps, and how often its model was made again. `made` says what the n-th time gives.
 fn sleeper(made: fn(usize, Arc<Controls>) -> Made) -> (LocalEngine, Handle, Arc<AtomicUsize>) {
     let (controls, count) = (Arc::new(Controls::default()), Arc::new(AtomicUsize::new(0)));
-    let wake = {
+    let make = {
         let (controls, count) = (controls.clone(), count.clone());
         Box::new(move || made(count.fetch_add(1, SeqCst), controls.clone()))
     };
     let fake = Box::new(Fake::new(controls.clone()));
-    let engine = start_with(config(), fake, Some(Sleep { after: AFTER, wake })).unwrap();
+    let engine = start_with(config(), fake, Some(Renewal { idle: Some(AFTER), make })).unwrap();
     (engine, Handle(controls), count)
 }
 

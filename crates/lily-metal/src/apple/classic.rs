@@ -9,12 +9,13 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSRange, NSString};
 use objc2_metal::{
-    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferError, MTLCommandBufferStatus,
-    MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
+    MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
 };
 
 use super::commands::{AppleSubmitted, Outcome};
 use super::{AppleBuffer, ApplePipeline, words};
+use crate::faults;
 use crate::gpu::{Commands, Fault, GpuError, Span};
 
 type Buffer = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
@@ -39,8 +40,7 @@ impl Classic {
     pub(super) fn begin(queue: &ProtocolObject<dyn MTLCommandQueue>, label: &str) -> Result<Self, GpuError> {
         autoreleasepool(|_| {
             let buffer = queue.commandBuffer();
-            let buffer =
-                buffer.ok_or_else(|| GpuError::new(Fault::Commands, "Metal gave no command buffer"))?;
+            let buffer = buffer.ok_or_else(|| GpuError::new(Fault::Lost, "Metal gave no command buffer"))?;
             buffer.setLabel(Some(&NSString::from_str(label)));
             Ok(Classic { buffer, encoder: Encoder::None })
         })
@@ -183,12 +183,5 @@ fn outcome(buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Outcome {
             _ => Ok(Span { start: buffer.GPUStartTime(), end: buffer.GPUEndTime() }),
         };
     };
-    let code = MTLCommandBufferError(usize::try_from(error.code()).unwrap_or_default());
-    let kind = match code {
-        MTLCommandBufferError::Timeout => Fault::Timeout,
-        MTLCommandBufferError::OutOfMemory => Fault::Memory,
-        MTLCommandBufferError::AccessRevoked | MTLCommandBufferError::DeviceRemoved => Fault::Lost,
-        _ => Fault::Commands,
-    };
-    Err(GpuError::new(kind, format!("{} (MTLCommandBufferError {})", words(&error), code.0)))
+    Err(faults::of_commands(&error.domain().to_string(), error.code(), &words(&error)))
 }

@@ -14,15 +14,15 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSRange, NSString};
 use objc2_metal::{
     MTL4ArgumentTable, MTL4ArgumentTableDescriptor, MTL4CommandAllocator, MTL4CommandBuffer,
-    MTL4CommandEncoder, MTL4CommandQueue, MTL4CommandQueueError, MTL4CommitFeedback, MTL4CommitOptions,
-    MTL4ComputeCommandEncoder, MTL4VisibilityOptions, MTLBuffer, MTLDevice, MTLResourceOptions, MTLSize,
-    MTLStages,
+    MTL4CommandEncoder, MTL4CommandQueue, MTL4CommitFeedback, MTL4CommitOptions, MTL4ComputeCommandEncoder,
+    MTL4VisibilityOptions, MTLBuffer, MTLDevice, MTLResourceOptions, MTLSize, MTLStages,
 };
 
 use super::commands::{AppleSubmitted, Outcome};
 use super::exception::caught;
 use super::memory::Resident;
 use super::{AppleBuffer, ApplePipeline, words};
+use crate::faults;
 use crate::gpu::{Block, Commands, Fault, GpuError, Span};
 use crate::untracked::{Order, Places};
 
@@ -319,18 +319,5 @@ fn outcome(feedback: &ProtocolObject<dyn MTL4CommitFeedback>) -> Outcome {
     let Some(error) = feedback.error() else {
         return Ok(Span { start: feedback.GPUStartTime(), end: feedback.GPUEndTime() });
     };
-    let is_known = error.domain().to_string().contains("MTL4CommandQueue");
-    let kind = match MTL4CommandQueueError(error.code()) {
-        MTL4CommandQueueError::Timeout if is_known => Fault::Timeout,
-        MTL4CommandQueueError::OutOfMemory if is_known => Fault::Memory,
-        MTL4CommandQueueError::AccessRevoked
-        | MTL4CommandQueueError::DeviceRemoved
-        | MTL4CommandQueueError::NotPermitted
-            if is_known =>
-        {
-            Fault::Lost
-        }
-        _ => Fault::Commands,
-    };
-    Err(GpuError::new(kind, format!("{} ({} {})", words(&error), error.domain(), error.code())))
+    Err(faults::of_commands(&error.domain().to_string(), error.code(), &words(&error)))
 }

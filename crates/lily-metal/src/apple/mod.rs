@@ -8,6 +8,7 @@ mod archive;
 mod classic;
 mod commands;
 mod exception;
+mod limits;
 mod memory;
 mod metal4;
 
@@ -22,8 +23,8 @@ use objc2_foundation::{NSError, NSProcessInfo, NSProcessInfoThermalState, NSStri
 use objc2_metal::{
     MTLAllocation, MTLCommandQueue, MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState,
     MTLCreateSystemDefaultDevice, MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLGPUFamily,
-    MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResidencySet, MTLResidencySetDescriptor,
-    MTLResourceOptions,
+    MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResidencySet,
+    MTLResidencySetDescriptor, MTLResourceOptions,
 };
 
 pub use commands::{AppleCommands, AppleSubmitted};
@@ -89,6 +90,8 @@ impl AppleGpu {
                 name,
                 system: format!("macOS {}", system.to_string().trim_start_matches("Version ")),
                 working_set: usize::try_from(device.recommendedMaxWorkingSetSize()).unwrap_or(usize::MAX),
+                wired_limit: limits::wired(),
+                memory: usize::try_from(NSProcessInfo::processInfo().physicalMemory()).unwrap_or(usize::MAX),
                 longest_buffer: device.maxBufferLength(),
                 page: PAGE,
                 threadgroup_memory: device.maxThreadgroupMemoryLength(),

@@ -32,6 +32,8 @@ pub struct Submission {
 pub struct Faults {
     /// Submissions by their numbers, from 0 on, and how each fails.
     pub submissions: Vec<(usize, GpuError)>,
+    /// Commands cannot be begun.
+    pub begins: Option<GpuError>,
     /// These submissions never end.
     pub stuck: Vec<usize>,
     /// Words of a source that the compiler does not take.
@@ -106,6 +108,8 @@ impl FakeGpu {
             name: "Apple GPU of paper".into(),
             system: "macOS of paper".into(),
             working_set: 24 << 30,
+            wired_limit: None,
+            memory: 32 << 30,
             longest_buffer: 16 << 30,
             // That of the machines that tests run on.
             page: 4096,
@@ -336,6 +340,9 @@ impl Gpu for FakeGpu {
     fn begin(&self, label: &str) -> Result<FakeCommands, GpuError> {
         if self.queue == QueueKind::Metal4 && self.faults().metal4 == Some(Metal4Fault::ThrowsWhenUsed) {
             throw();
+        }
+        if let Some(error) = self.faults().begins {
+            return Err(error);
         }
         self.log().begun();
         Ok(FakeCommands::new(self, label))

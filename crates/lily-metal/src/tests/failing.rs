@@ -3,11 +3,11 @@
 use lily_model::{DeviceError, Forward, LogitRows};
 
 use super::*;
-use crate::gpu::{Fault, GpuError};
+use crate::gpu::{Fault, Gpu as _, GpuError};
 
 fn failed<T>(result: Result<T, DeviceError>) -> String {
     match result {
-        Err(DeviceError::Failed(text)) => text,
+        Err(DeviceError::Failed(text) | DeviceError::Lost(text)) => text,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it did not fail"),
     }
@@ -81,8 +81,58 @@ fn a_lost_gpu_fails_everything_with_the_first_error() {
         let why = if stuck { "not done after 60 seconds" } else { "Device removed" };
         assert!(text.contains(why), "{text}");
         for _ in 0..2 {
-            let text = failed(runner.open().and_then(|id| runner.prefill(id, &[1], LogitRows::Last)));
-            assert!(text.contains("start again") && text.contains(why), "{text}");
+            let refused = runner.open().and_then(|id| runner.prefill(id, &[1], LogitRows::Last));
+            let Err(DeviceError::Lost(text)) = refused else { panic!("{refused:?}") };
+            assert!(text.contains(why), "{text}");
         }
+        assert!(matches!(runner.decode(&[(one, 5)]), Err(DeviceError::Lost(_))));
     }
+}
+
+/// A step that hands its token over, and commands that cannot even be begun.
+#[test]
+fn a_gpu_that_is_lost_between_steps_is_lost_for_all() {
+    let (gpu, model) = (FakeGpu::new(), tiny());
+    let mut runner = runner(&gpu, &model);
+    let (one, other) = (runner.open().unwrap(), runner.open().unwrap());
+    for id in [one, other] {
+        runner.prefill(id, &[1; 20], LogitRows::Last).unwrap();
+    }
+    let next = gpu.submissions();
+    let revoked = GpuError::new(Fault::Lost, "Ignored (for causing prior/excessive GPU errors)");
+    gpu.fail(|faults| faults.submissions = vec![(next, revoked)]);
+    let lost = runner.decode(&[(one, 5)]);
+    let Err(DeviceError::Lost(text)) = lost else { panic!("{lost:?}") };
+    assert!(text.contains("decode") && text.contains("excessive GPU errors"), "{text}");
+    assert!(matches!(runner.decode(&[(other, 5)]), Err(DeviceError::Lost(_))));
+    assert!(matches!(runner.snapshot(other), Err(DeviceError::Lost(_))));
+
+    let (gpu, model) = (FakeGpu::new(), tiny());
+    let mut runner = super::runner(&gpu, &model);
+    let one = runner.open().unwrap();
+    runner.prefill(one, &[1; 20], LogitRows::Last).unwrap();
+    gpu.fail(|faults| faults.begins = Some(GpuError::new(Fault::Lost, "no command buffer of paper")));
+    let lost = runner.decode(&[(one, 5)]);
+    let Err(DeviceError::Lost(text)) = lost else { panic!("{lost:?}") };
+    assert!(text.contains("no command buffer of paper"), "{text}");
+}
+
+/// What the next device is made of: everything anew on the same GPU, while the lost one may still be there with commands that do not end.
+#[test]
+fn another_device_answers_where_one_was_lost() {
+    let (gpu, model) = (FakeGpu::new(), tiny());
+    let mut old = runner(&gpu, &model);
+    let one = old.open().unwrap();
+    let next = gpu.submissions();
+    gpu.fail(|faults| faults.stuck = vec![next]);
+    assert!(matches!(old.prefill(one, &[1; 20], LogitRows::Last), Err(DeviceError::Lost(_))));
+    let (made, held) = (gpu.compiled(), gpu.allocated());
+    drop(old);
+    assert!(gpu.allocated() < held);
+    let mut new = runner(&gpu, &model);
+    let one = new.open().unwrap();
+    new.prefill(one, &[1; 20], LogitRows::Last).unwrap();
+    new.decode(&[(one, 5)]).unwrap();
+    assert!(gpu.compiled().1 > made.1, "pipelines are made again");
+    assert_eq!(gpu.wrongs(), [""; 0]);
 }

@@ -14,7 +14,7 @@ use super::bar::Bar;
 use super::memory::readable;
 
 /// Of a GPU's memory, at least this much beside the weights: the context, the kernels, activations, a short conversation.
-const BESIDE_WEIGHTS: usize = 2 << 30;
+pub(super) const BESIDE_WEIGHTS: usize = 2 << 30;
 
 /// Opens a GPU by its number.
 pub(crate) fn open(number: usize) -> Result<Gpu, Missing> {

@@ -46,8 +46,6 @@ pub(crate) struct Chosen {
     threads: Option<usize>,
     isa: Option<Isa>,
     kernels: KernelSet,
-    /// What there is to do where its memory is short, beside what is true of every device.
-    pub(crate) hint: Option<String>,
     /// Why it is not a GPU.
     fallback: Option<Fallback>,
     /// Who is told when its stages ran.
@@ -171,7 +169,6 @@ impl Chosen {
             threads,
             isa: flags.isa,
             kernels: KernelSet::Native,
-            hint: None,
             fallback: None,
             trace: None,
         })
@@ -189,7 +186,6 @@ impl Chosen {
             threads,
             isa: None,
             kernels: KernelSet::Native,
-            hint: None,
             fallback: None,
             trace: None,
         })
@@ -212,7 +208,6 @@ impl Chosen {
                 Some(cli::Kernels::Shared) => KernelSet::Shared,
                 Some(cli::Kernels::Native) | None => KernelSet::Native,
             },
-            hint: None,
             fallback: None,
             trace: None,
         })
@@ -228,7 +223,6 @@ impl Chosen {
         };
         let (chunk, available) = (opened.chunk(model, &profile)?, opened.available());
         Ok(Chosen {
-            hint: Some(opened.hint()),
             kind: Kind::Metal(opened),
             precision,
             profile,
@@ -283,6 +277,14 @@ impl Chosen {
         }
         if let Some(why) = self.no_metal4() {
             remark(why);
+        }
+    }
+
+    /// What there is to do where `need` bytes in all are more than there is, beside what is true of every device.
+    pub(crate) fn advice(&self, need: usize) -> Option<String> {
+        match &self.kind {
+            Kind::Metal(opened) => Some(opened.advice(need)),
+            Kind::Cpu | Kind::Emu | Kind::Cuda(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lily_engine::{CutMarkers, EngineConfig, LocalEngine, Sleep};
+use lily_engine::{CutMarkers, EngineConfig, LocalEngine, Renewal};
 use lily_model::device::{Device as _, Trace};
 use lily_model::{Forward, Geometry, Model, RunnerOptions};
 use lily_protocol::Limits;
@@ -81,20 +81,20 @@ pub(crate) fn start(
         state_memory: budget.state - budget.cache,
         ..EngineConfig::new(limits)
     };
-    let sleep = places.idle_unload.map(|after| {
-        let again = Again {
-            source: loaded.source.clone(),
-            flags: flags.clone(),
-            geometry: model.geometry.clone(),
-            options,
-            chunk: chosen.chunk,
-            state: budget.state,
-            trace: chosen.trace.clone(),
-        };
-        Sleep { after, wake: Box::new(move || again.make().map_err(|error| format!("{error:#}"))) }
-    });
-    let engine =
-        lily_engine::start_with(config, Box::new(runner), sleep).context("the engine did not start")?;
+    let again = Again {
+        source: loaded.source.clone(),
+        flags: flags.clone(),
+        geometry: model.geometry.clone(),
+        options,
+        profile: chosen.profile.name,
+        chunk: chosen.chunk,
+        state: budget.state,
+        trace: chosen.trace.clone(),
+    };
+    let make = Box::new(move || again.make().map_err(|error| format!("{error:#}")));
+    let renewal = Renewal { idle: places.idle_unload, make };
+    let engine = lily_engine::start_with(config, Box::new(runner), Some(renewal))
+        .context("the engine did not start")?;
     if budget.shortened {
         remark(format_args!(
             "context: {} tokens, which is what memory allows ({} for states; the model's limit is {}); --context sets it",
@@ -123,6 +123,8 @@ struct Again {
     flags: ModelFlags,
     geometry: Geometry,
     options: RunnerOptions,
+    /// The device's, by name.
+    profile: &'static str,
     chunk: usize,
     state: usize,
     /// The one that was begun: what comes is written behind it.
@@ -139,8 +141,11 @@ impl Again {
         let mut chosen = choose(&self.flags, &model)?;
         chosen.trace = self.trace.clone();
         ensure!(
-            chosen.chunk == self.chunk,
-            "the device is another one now, whose results would differ: start the server again"
+            chosen.profile.name == self.profile && chosen.chunk == self.chunk,
+            "the device is another one now ({}, and was {}){}, whose results would differ: start the server again",
+            chosen.profile.name,
+            self.profile,
+            chosen.no_gpu().map_or_else(String::new, |why| format!(" because of this: {why}"))
         );
         Ok(Box::new(chosen.runner(&model, self.options, self.state)?))
     }

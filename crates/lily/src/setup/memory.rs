@@ -14,6 +14,9 @@ const LEAST_RESERVE: usize = 256 << 20;
 /// graphs, logits of several rows.
 const GPU_RESERVE_SHARE: usize = 64;
 
+/// Tokens of context that a model is of use with, for those who did not say how many they want.
+const USEFUL_CONTEXT: usize = 8192;
+
 /// The largest prefix cache that is taken without being asked for.
 const DEFAULT_CACHE: usize = 4 << 30;
 
@@ -85,10 +88,13 @@ impl Budget {
         let kernels = device.kernel_bytes(&chunk_plan(model, &device.profile, chunk)?)?;
         let memory = Memory { available: device.available, reserve, kernels };
         let budget = Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory);
-        match &device.hint {
-            Some(hint) => budget.map_err(|refused| anyhow!("{refused:#} ({hint})")),
-            None => budget,
-        }
+        budget.map_err(|refused| match least(model, &device.profile, chunk, asked_context, memory) {
+            Ok(need) if need > memory.available => match device.advice(need) {
+                Some(advice) => anyhow!("{refused:#} ({advice})"),
+                None => refused,
+            },
+            _ => refused,
+        })
     }
 
     fn divide(
@@ -144,6 +150,23 @@ impl Budget {
         let shortened = asked_context.is_none() && context < g.max_context;
         Ok(Budget { context, shortened, state: left, cache })
     }
+}
+
+/// Bytes that would do: for the context that was asked for, or for one that is of use.
+fn least(
+    model: &Model,
+    profile: &Profile,
+    chunk: usize,
+    asked_context: Option<u32>,
+    memory: Memory,
+) -> Result<usize> {
+    let g = &model.geometry;
+    let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
+    let context = asked_context.map_or(USEFUL_CONTEXT, |c| c as usize).min(g.max_context);
+    let scratch = chunk_plan(model, profile, chunk)?.arena_bytes + 4 * g.vocab + memory.kernels;
+    let used = weights.saturating_add(scratch).saturating_add(sequence_bytes(g, profile, context));
+    // What is kept free grows with the memory.
+    Ok(used.saturating_add((used / (GPU_RESERVE_SHARE - 1)).max(memory.reserve)))
 }
 
 /// The plan of a prefill chunk, whose activations are those of any context.
@@ -215,6 +238,27 @@ mod tests {
         assert!(refused.contains("--cache-memory"), "{refused}");
         let too_long = u32::try_from(g.max_context + 1).unwrap();
         assert!(Budget::divide(&model, &cpu, 512, Some(too_long), None, memory(8 << 30)).is_err());
+    }
+
+    /// What is said to do, does.
+    #[test]
+    fn memory_of_the_least_that_is_named_is_enough() {
+        let model = model_in_memory(&Spec::tiny());
+        let gpu = Profile::named("metal:m2").unwrap();
+        for asked in [None, Some(300)] {
+            let memory = |available: usize| Memory {
+                available,
+                reserve: (available / GPU_RESERVE_SHARE).max(LEAST_RESERVE),
+                kernels: 0,
+            };
+            let budget = |memory| Budget::divide(&model, &gpu, 256, asked, None, memory);
+            let short = memory(1 << 20);
+            assert!(budget(short).is_err());
+            let need = least(&model, &gpu, 256, asked, short).unwrap();
+            let wanted = asked.map_or(model.geometry.max_context.min(USEFUL_CONTEXT), |c| c as usize);
+            assert!(budget(memory(need)).unwrap().context >= wanted, "{asked:?}");
+            assert!(need < 2 * LEAST_RESERVE, "no more than it takes: {need}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use lily_model::{LogitRows, Model, Weights};
 use super::bar::Bar;
 use super::device::DECODE_ROWS;
 use super::memory::readable;
+use super::{cuda, wired};
 use crate::cli::{MetalFlags, MetalQueue};
 
 /// Contexts that prefill chunks are made for; longer ones take longer launches.
@@ -114,19 +115,15 @@ impl<G: Gpu> Opened<G> {
         Ok(prefill_chunk(target, model.geometry.max_context.min(CHUNK_CONTEXT))?)
     }
 
-    /// What there is to do where memory is short.
-    pub(super) fn hint(&self) -> String {
-        let (name, most) = (&self.gpu.facts().name, self.gpu.facts().working_set);
-        format!(
-            "macOS lets the {name} use {} of this Mac's memory; `sudo sysctl iogpu.wired_limit_mb=N` sets another limit \
-             until the next start (docs/mac.md), and a model of 3 bits takes less",
-            readable(most)
-        )
+    /// What there is to do where so many bytes more are not there.
+    pub(super) fn advice(&self, need: usize) -> String {
+        wired::advice(self.gpu.facts(), need.saturating_add(self.gpu.allocated()))
     }
 
     /// Whether a model is worth trying.
     pub(super) fn fits(&self, weights: usize) -> Result<()> {
-        super::cuda::fits(&self.gpu.facts().name, weights, self.available()).with_context(|| self.hint())
+        let need = weights.saturating_add(cuda::BESIDE_WEIGHTS);
+        cuda::fits(&self.gpu.facts().name, weights, self.available()).with_context(|| self.advice(need))
     }
 
     /// A model on the GPU, with its usual kernels compiled.
@@ -158,8 +155,8 @@ impl<G: Gpu> Opened<G> {
         let low = if is_low { "on" } else { "off" };
         let remark = self.remark().map_or_else(String::new, |remark| format!("; {remark}"));
         format!(
-            "{} for the GPU, {} in one buffer; low power mode {low}, thermal state {}{remark}",
-            readable(facts.working_set),
+            "{}, {} in one buffer; low power mode {low}, thermal state {}{remark}",
+            wired::limit(facts),
             readable(facts.longest_buffer),
             thermal.name()
         )
@@ -190,9 +187,12 @@ fn first_plans(target: Target<'_>, chunk: usize) -> Result<Vec<Plan>> {
 
 #[cfg(test)]
 mod tests {
+    use lily_engine::{EngineConfig, Renewal};
     use lily_metal::fake::{FakeGpu, Metal4Fault};
-    use lily_metal::gpu::QueueKind;
+    use lily_metal::gpu::{Fault, GpuError, QueueKind};
     use lily_model::testing::{Spec, model_in_memory};
+    use lily_model::{Forward, Runner, RunnerOptions};
+    use lily_protocol::{Engine as _, Event, GenerationRequest, Limits, Sampling};
 
     use super::*;
 
@@ -208,11 +208,14 @@ mod tests {
         assert_eq!(nominal(&Profile::metal("Apple M9")), None);
         assert!(opened.fits(18 << 30).is_ok());
         let refused = format!("{:#}", opened.fits(20 << 30).unwrap_err());
-        for words in ["Apple M2 Max", "20.0 GiB", "21.0 GiB", "iogpu.wired_limit_mb", "3 bits"] {
+        for words in ["Apple M2 Max", "20.0 GiB", "21.0 GiB", "iogpu.wired_limit_mb=22528", "fewer bits"] {
             assert!(refused.contains(words), "{words}: {refused}");
         }
         let said = opened.describe();
-        assert!(said.contains("21.0 GiB for the GPU") && said.contains("thermal state nominal"), "{said}");
+        assert!(
+            said.contains("21.0 GiB of 32.0 GiB for the GPU") && said.contains("thermal state nominal"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -225,6 +228,64 @@ mod tests {
         let (_, device) = opened.device(&profile, &model, chunk, 1 << 28).unwrap();
         assert!(gpu.compiled().1 > 10, "{:?}", gpu.compiled());
         assert!(device.describe().contains("Metal 4.0"), "{}", device.describe());
+    }
+
+    /// From a request to the GPU and back, over a GPU that goes away in the middle of an answer.
+    #[test]
+    fn a_lost_gpu_fails_the_answer_and_the_next_request_is_served_by_another_device() {
+        let (gpu, model) = (FakeGpu::new(), Arc::new(model_in_memory(&Spec::tiny())));
+        let options = RunnerOptions { context: 1024, max_chunk: 64, max_decode_rows: DECODE_ROWS };
+        let make = {
+            let (gpu, model) = (gpu.clone(), model.clone());
+            move || -> Result<Box<dyn Forward>> {
+                let opened = Opened::probe(gpu.clone(), MetalFlags::default())?;
+                let (weights, device) = opened.device(&opened.profile(), &model, 64, 1 << 28)?;
+                Ok(Box::new(Runner::new(model.geometry.clone(), weights, device, options)))
+            }
+        };
+        let limits = Limits { context: 1024, model_context: 1024, vocabulary: model.geometry.vocab };
+        let config = EngineConfig {
+            chunk: 64,
+            state_memory: 1 << 27,
+            cache_memory: 1 << 27,
+            ..EngineConfig::new(limits)
+        };
+        let forward = make().unwrap();
+        let renewal = Renewal { idle: None, make: Box::new(move || make().map_err(|e| format!("{e:#}"))) };
+        let engine = lily_engine::start_with(config, forward, Some(renewal)).unwrap();
+        let request = |max_tokens| GenerationRequest {
+            prompt: vec![1; 20],
+            text: None,
+            max_tokens: Some(max_tokens),
+            sampling: Sampling::greedy(),
+            logprobs: None,
+            prompt_logprobs: None,
+            ignore_end: true,
+        };
+        let (compiled, resident) = (gpu.compiled().1, gpu.kept().0);
+        let mut generation = engine.submit(request(900)).unwrap();
+        let mut failed = None;
+        while let Some(event) = generation.next_blocking() {
+            match event {
+                // Once it answers: some steps on, the GPU is removed.
+                Event::Tokens(_) => gpu.fail(|faults| {
+                    let removed = GpuError::new(Fault::Lost, "removed");
+                    let at = gpu.submissions() + 5;
+                    faults.submissions.is_empty().then(|| faults.submissions.push((at, removed)));
+                }),
+                Event::Failed(sentence) => failed = Some(sentence),
+                Event::Finished { .. } => panic!("it was finished"),
+                _ => {}
+            }
+        }
+        let failed = failed.unwrap();
+        assert!(failed.starts_with("the device is lost: decode") && failed.ends_with("removed"), "{failed}");
+        let mut generation = engine.submit(request(8)).unwrap();
+        let end = std::iter::from_fn(|| generation.next_blocking()).last();
+        assert!(matches!(end, Some(Event::Finished { .. })), "{end:?}");
+        assert!(gpu.compiled().1 >= 2 * compiled && gpu.kept().0 == resident, "everything was made again");
+        engine.shutdown(true);
+        assert_eq!(gpu.wrongs(), [""; 0]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod model;
 mod sampling;
 mod trace;
 mod warm;
+mod wired;
 
 pub(crate) use device::{Chosen, DECODE_ROWS, Kind, choose};
 pub(crate) use engine::{Places, Started, start};
