@@ -1,9 +1,13 @@
-# A Homebrew formula: `brew install --HEAD --formula ./packaging/macos/lily.rb`, in a checkout.
+# A Homebrew formula. Homebrew takes none but from a tap; in a checkout:
+#
+#   brew tap-new lily/local
+#   cp packaging/macos/lily.rb "$(brew --repository lily/local)/Formula/"
+#   HOMEBREW_LILY_CHECKOUT=$PWD brew install --HEAD lily/local/lily
 class Lily < Formula
   desc "Local inference engine for Qwen3.6-35B-A3B"
   homepage "https://example.invalid/lily"
   license any_of: ["Apache-2.0", "MIT"]
-  head "file://#{File.expand_path("../..", __dir__)}", using: :git, branch: "main"
+  head "file://#{ENV.fetch("HOMEBREW_LILY_CHECKOUT", "/no/checkout")}", using: :git, branch: "main"
 
   depends_on "rust" => :build
   depends_on arch: :arm64

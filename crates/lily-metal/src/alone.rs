@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lily_kernels::{Activation, Dispatch, metal_unit, word_kind};
+use lily_kernels::{Activation, Dispatch, word_kind};
 
 use crate::gpu::{Block, Commands, Fault, Gpu, GpuError, Submitted};
+use crate::offline::Offline;
 use crate::pipelines::Dialect;
 
 /// How long it may take.
@@ -18,7 +19,7 @@ pub(crate) fn pipeline<G: Gpu>(
     activation: Activation,
 ) -> Result<G::Pipeline, GpuError> {
     let text = dispatch.text;
-    let library = gpu.library(&metal_unit(text, activation, dialect.tensors), dialect.language)?;
+    let library = Offline::embedded().library(gpu, text, activation, dialect)?;
     let kinds = text.constants.iter().map(|(kind, _)| word_kind(kind));
     let constants: Vec<_> = kinds
         .zip(&dispatch.constants)

@@ -195,6 +195,9 @@ pub trait Gpu: Clone + Send + Sync + 'static {
     /// Compiles a text, without fast math.
     fn library(&self, source: &str, language: Language) -> Result<Self::Library, GpuError>;
 
+    /// What was compiled of a text before, as `metallib` writes it.
+    fn precompiled(&self, library: &'static [u8]) -> Result<Self::Library, GpuError>;
+
     /// A kernel of a text, for threadgroups of `threads` threads.
     fn pipeline(
         &self,

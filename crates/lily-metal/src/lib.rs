@@ -30,6 +30,7 @@ mod load;
 mod memory;
 #[cfg(not(target_os = "macos"))]
 mod nowhere;
+mod offline;
 mod pipelines;
 mod pool;
 mod prepared;
@@ -45,6 +46,7 @@ pub use device::{MetalDevice, MetalOptions};
 pub use estimate::prefill_chunk;
 #[cfg(not(target_os = "macos"))]
 pub use nowhere::NoGpu;
+pub use offline::Offline;
 pub use pipelines::Dialect;
 pub use probe::{Probed, QueueChoice, dialect, probe};
 pub use queue::MOST_IN_FLIGHT;

@@ -58,6 +58,10 @@ impl Gpu for NoGpu {
         match *self {}
     }
 
+    fn precompiled(&self, _: &'static [u8]) -> Result<NoGpu, GpuError> {
+        match *self {}
+    }
+
     fn pipeline(&self, _: &NoGpu, _: &str, _: &[Constant], _: usize) -> Result<(NoGpu, Limits), GpuError> {
         match *self {}
     }

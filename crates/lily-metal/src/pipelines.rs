@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lily_kernels::{Activation, Dispatch, Text, metal_unit, word_kind};
+use lily_kernels::{Activation, Dispatch, Text, word_kind};
 use lily_model::DeviceError;
 use lily_model::device::{Progress, Watch};
 
 use crate::gpu::{Gpu, Language, Limits};
+use crate::offline::Offline;
 
 /// How texts are compiled for a GPU: what a probe has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +116,8 @@ impl<G: Gpu> Pipelines<G> {
     }
 
     fn library(&self, text: &Text) -> Result<Arc<G::Library>, DeviceError> {
-        let Dialect { language, tensors } = self.dialect;
-        let made = self.gpu.library(&metal_unit(text, self.activation, tensors), language);
+        let language = self.dialect.language;
+        let made = Offline::embedded().library(&self.gpu, text, self.activation, self.dialect);
         made.map(Arc::new).map_err(|error| {
             let (path, system, version) = (text.path, &self.gpu.facts().system, language.name());
             let act = self.activation.name();

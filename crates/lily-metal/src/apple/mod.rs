@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use dispatch2::DispatchData;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
@@ -23,7 +24,7 @@ use objc2_foundation::{NSError, NSProcessInfo, NSProcessInfoThermalState, NSStri
 use objc2_metal::{
     MTLAllocation, MTLCommandQueue, MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState,
     MTLCreateSystemDefaultDevice, MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLGPUFamily,
-    MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResidencySet,
+    MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode, MTLResidencySet,
     MTLResidencySetDescriptor, MTLResourceOptions,
 };
 
@@ -223,6 +224,8 @@ impl Gpu for AppleGpu {
             });
             if options.respondsToSelector(sel!(setMathMode:)) {
                 options.setMathMode(MTLMathMode::Safe);
+                // By itself that leaves functions without `precise::` the fast ones.
+                options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
             } else {
                 // macOS 14 has only this one.
                 #[allow(deprecated)]
@@ -230,6 +233,13 @@ impl Gpu for AppleGpu {
             }
             let source = NSString::from_str(source);
             let made = self.0.device.newLibraryWithSource_options_error(&source, Some(&options));
+            made.map(AppleLibrary).map_err(|error| compiler(&error))
+        })
+    }
+
+    fn precompiled(&self, library: &'static [u8]) -> Result<AppleLibrary, GpuError> {
+        autoreleasepool(|_| {
+            let made = self.0.device.newLibraryWithData_error(&DispatchData::from_static_bytes(library));
             made.map(AppleLibrary).map_err(|error| compiler(&error))
         })
     }

@@ -86,6 +86,7 @@ pub(crate) struct Log {
     own: Vec<(String, usize)>,
     buffers: u64,
     libraries: usize,
+    precompiled: usize,
     pipelines: Vec<FakePipeline>,
     resident: usize,
     kept: usize,
@@ -181,6 +182,11 @@ impl FakeGpu {
     pub fn compiled(&self) -> (usize, usize) {
         let log = self.log();
         (log.libraries, log.pipelines.len())
+    }
+
+    /// Libraries that were taken as they were compiled before.
+    pub fn precompiled(&self) -> usize {
+        self.log().precompiled
     }
 
     /// Bytes of buffers over files, and of buffers of its own with this label that were ever made.
@@ -313,6 +319,15 @@ impl Gpu for FakeGpu {
             return Err(GpuError::new(Fault::Compiler, "the source does not say what ACT is"));
         };
         self.log().libraries += 1;
+        Ok(FakeLibrary(activation))
+    }
+
+    fn precompiled(&self, library: &'static [u8]) -> Result<FakeLibrary, GpuError> {
+        let named = |a: &Activation| library.starts_with(format!("paper:{} ", a.name()).as_bytes());
+        let Some(activation) = Activation::ALL.into_iter().find(named) else {
+            return Err(GpuError::new(Fault::Compiler, "no library of paper"));
+        };
+        self.log().precompiled += 1;
         Ok(FakeLibrary(activation))
     }
 

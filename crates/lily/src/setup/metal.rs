@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use anyhow::{Context, Result, ensure};
 use lily_metal::gpu::{Gpu, Power};
-use lily_metal::{Dialect, MetalDevice, MetalOptions, Probed, prefill_chunk};
+use lily_metal::{Dialect, MetalDevice, MetalOptions, Offline, Probed, prefill_chunk};
 use lily_model::device::{self, Device};
 use lily_model::plan::{self, DecodeShape, MatrixUnit, Plan, Profile, Tail, Target};
 use lily_model::{LogitRows, Model, Weights};
@@ -155,9 +155,10 @@ impl<G: Gpu> Opened<G> {
         let low = if is_low { "on" } else { "off" };
         let remark = self.remark().map_or_else(String::new, |remark| format!("; {remark}"));
         format!(
-            "{}, {} in one buffer; low power mode {low}, thermal state {}{remark}",
+            "{}, {} in one buffer; {}; low power mode {low}, thermal state {}{remark}",
             wired::limit(facts),
             readable(facts.longest_buffer),
+            Offline::embedded().describe(&self.gpu, self.dialect),
             thermal.name()
         )
     }
@@ -212,6 +213,7 @@ mod tests {
             assert!(refused.contains(words), "{words}: {refused}");
         }
         let said = opened.describe();
+        assert!(said.contains("kernels compiled at the start (none were compiled with"), "{said}");
         assert!(
             said.contains("21.0 GiB of 32.0 GiB for the GPU") && said.contains("thermal state nominal"),
             "{said}"
