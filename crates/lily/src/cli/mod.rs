@@ -334,6 +334,7 @@ step: each matrix it needs, DeltaNet states read and written, keys and values re
 Examples:
   lily plan --device metal:m5-max --phase decode --context 4096
   lily plan --device cuda:h200 --phase prefill --context 4096 --json
+  lily plan --device cuda:rtx4090 --memory 24G
   lily plan --model ./my-model --device emu --phase decode --context 256
   lily plan --device metal:m5-max --phase decode --context 4096 \\
        --ablate gqa-pack --ablate block-attention
@@ -358,6 +359,9 @@ pub(crate) struct PlanFlags {
     /// device's chunk, or the whole context if that is shorter].
     #[arg(long, env = "LILY_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
+    /// Say which context fits into so much memory of a GPU, or so much free memory of a machine [default: 24, 32, 48 and 80 GiB].
+    #[arg(long, env = "LILY_PLAN_MEMORY", value_name = "BYTES")]
+    pub(crate) memory: Option<ByteSize>,
     /// Show each launch, not each kind of them.
     #[arg(long, env = "LILY_FULL", value_parser = BoolishValueParser::new())]
     pub(crate) full: bool,

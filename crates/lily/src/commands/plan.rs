@@ -4,13 +4,15 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use lily_cuda::KernelSet;
 use lily_model::plan::{
-    self, Cost, DecodeShape, Effect, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
+    self, Cost, DecodeShape, Effect, MatrixUnit, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
 };
-use lily_model::{Geometry, LogitRows, Weights};
+use lily_model::synth::Synth;
+use lily_model::{LogitRows, Model};
 
-use crate::cli::{Phase, PlanFlags};
-use crate::setup::{load_weights, preset};
+use crate::cli::{ByteSize, Phase, PlanFlags};
+use crate::setup::{Footprint, load_weights, preset, readable};
 
 pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
@@ -20,16 +22,18 @@ pub(crate) fn run(flags: &PlanFlags) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let profile = profile(flags)?;
-    let (geometry, weights, name) = sizes(flags)?;
-    let weights = if profile.is_gpu() { weights.packed().0 } else { weights };
-    let target = Target { geometry: &geometry, weights: &weights, profile: &profile };
+    let (model, name) = model(flags)?;
+    let packed = profile.is_gpu().then(|| model.weights.packed().0);
+    let weights = packed.as_ref().unwrap_or(&model.weights);
+    let target = Target { geometry: &model.geometry, weights, profile: &profile };
     let plan = build(flags, target)?;
     let cost = PlanCost::of(target, &plan);
+    let memory = Memory::of(&model, target, plan.context, flags.memory)?;
     if flags.json {
-        let json = Json { cost: &cost, off: off(&profile) };
+        let json = Json { cost: &cost, off: off(&profile), memory };
         writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
     } else {
-        write!(out, "{}", text(&name, &profile, &plan, &cost, flags.full))?;
+        write!(out, "{}", text(&name, &profile, &plan, &cost, &memory, flags.full))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -68,6 +72,67 @@ struct Json<'a> {
     cost: &'a PlanCost,
     /// Mechanisms that are off.
     off: Vec<&'static str>,
+    memory: Memory,
+}
+
+/// What the context of a plan takes, and what fits.
+#[derive(serde::Serialize)]
+struct Memory {
+    #[serde(flatten)]
+    takes: Footprint,
+    total_bytes: usize,
+    longest: Vec<Longest>,
+}
+
+/// The longest context in so much memory; `null` where the model does not fit.
+#[derive(serde::Serialize)]
+struct Longest {
+    memory_bytes: usize,
+    context: Option<usize>,
+}
+
+/// Memories of GPUs that are sold.
+const MEMORIES: [usize; 4] = [24 << 30, 32 << 30, 48 << 30, 80 << 30];
+
+impl Memory {
+    fn of(model: &Model, target: Target<'_>, context: usize, asked: Option<ByteSize>) -> Result<Memory> {
+        let profile = target.profile;
+        let kernels = match profile.matrix_unit {
+            MatrixUnit::TensorCore => {
+                let chunk = profile.prefill_chunk;
+                let chunk =
+                    plan::prefill(target, chunk, chunk.min(target.geometry.max_context), LogitRows::Last)?;
+                lily_cuda::scratch_bytes(&chunk, KernelSet::Native, profile.cores)?
+            }
+            _ => 0,
+        };
+        let takes = Footprint::of(model, profile, kernels, context)?;
+        let memories = asked.map_or(MEMORIES.to_vec(), |size| vec![size.0]);
+        let longest = |memory_bytes| {
+            let context = Footprint::longest(model, profile, kernels, memory_bytes);
+            Longest { memory_bytes, context }
+        };
+        Ok(Memory { takes, total_bytes: takes.total(), longest: memories.into_iter().map(longest).collect() })
+    }
+
+    fn lines(&self, context: usize) -> Vec<String> {
+        let Footprint { weights, state, working, driver } = self.takes;
+        let driver = if driver > 0 { format!(", {} the driver's", readable(driver)) } else { String::new() };
+        let longest = self.longest.iter().map(|Longest { memory_bytes, context }| match context {
+            Some(tokens) => format!("{tokens} in {}", readable(*memory_bytes)),
+            None => format!("none in {}", readable(*memory_bytes)),
+        });
+        vec![
+            format!(
+                "memory for {context} tokens: {}, of it {} weights, {} keys, values and states, {} working space{driver}",
+                readable(self.total_bytes),
+                readable(weights),
+                readable(state),
+                readable(working)
+            ),
+            format!("the longest context: {}", longest.collect::<Vec<_>>().join(", ")),
+        ]
+    }
 }
 
 /// The mechanisms that a GPU's plan does without: those named, and those that its profile has off.
@@ -76,16 +141,13 @@ fn off(profile: &Profile) -> Vec<&'static str> {
     off.map(Switch::name).collect()
 }
 
-/// Sizes, tensors and name of what is planned for.
-fn sizes(flags: &PlanFlags) -> Result<(Geometry, Weights, String)> {
+/// What is planned for, and its name; of a preset's model nothing but sizes is made.
+fn model(flags: &PlanFlags) -> Result<(Model, String)> {
     if let Some(named) = &flags.model {
-        let (model, name) = load_weights(Some(named))?;
-        return Ok((model.geometry, model.weights, name));
+        return load_weights(Some(named));
     }
     let name = flags.preset.as_deref().unwrap_or("qwen3.6-35b-a3b");
-    let preset = preset(name)?;
-    let weights = preset.weights();
-    Ok((preset.geometry, weights, name.to_owned()))
+    Ok((Model::random(name, &Synth::new(preset(name)?, 0)?, &[]), name.to_owned()))
 }
 
 fn build(flags: &PlanFlags, target: Target<'_>) -> Result<Plan> {
@@ -155,7 +217,7 @@ fn by_kind(cost: &PlanCost) -> Vec<String> {
     lines
 }
 
-fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost, full: bool) -> String {
+fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost, memory: &Memory, full: bool) -> String {
     let rows = plan.slots * plan.rows;
     let phase = match plan.phase {
         plan::Phase::Prefill => "prefill",
@@ -204,6 +266,8 @@ fn text(name: &str, profile: &Profile, plan: &Plan, cost: &PlanCost, full: bool)
             profile.bandwidth
         ));
     }
+    lines.push(String::new());
+    lines.extend(memory.lines(plan.context));
     lines.push(String::new());
     if !full {
         lines.extend(by_kind(cost));

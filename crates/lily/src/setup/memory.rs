@@ -14,6 +14,10 @@ const LEAST_RESERVE: usize = 256 << 20;
 /// graphs, logits of several rows.
 const GPU_RESERVE_SHARE: usize = 64;
 
+/// What the driver of an NVIDIA GPU takes for a process: its context, machine code, graphs. An H200 had 21.82 to 21.84 GiB in use with the
+/// whole model and 131,072 tokens, 0.67 to 0.69 of it neither weights, states nor working space (docs/gpu/native-2026-12-01.md).
+const CUDA_DRIVER: usize = 704 << 20;
+
 /// Tokens of context that a model is of use with, for those who did not say how many they want.
 const USEFUL_CONTEXT: usize = 8192;
 
@@ -152,6 +156,58 @@ impl Budget {
     }
 }
 
+/// What a context takes on a device that need not be there, beside what `lily serve` keeps free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Footprint {
+    #[serde(rename = "weights_bytes")]
+    pub(crate) weights: usize,
+    /// Keys, values and recurrent states of one sequence.
+    #[serde(rename = "state_bytes")]
+    pub(crate) state: usize,
+    /// Activations of a chunk of prefill, logits, what kernels leave each other.
+    #[serde(rename = "working_bytes")]
+    pub(crate) working: usize,
+    /// What the driver takes for itself.
+    #[serde(rename = "driver_bytes")]
+    pub(crate) driver: usize,
+}
+
+impl Footprint {
+    /// Of so many tokens. `kernels` is what a device's kernels take for themselves.
+    pub(crate) fn of(model: &Model, profile: &Profile, kernels: usize, context: usize) -> Result<Footprint> {
+        Ok(Footprint {
+            weights: usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX),
+            state: sequence_bytes(&model.geometry, profile, context),
+            working: chunk_plan(model, profile, profile.prefill_chunk)?.arena_bytes
+                + 4 * model.geometry.vocab
+                + kernels,
+            driver: if is_cuda(profile) { CUDA_DRIVER } else { 0 },
+        })
+    }
+
+    /// All of it.
+    pub(crate) fn total(&self) -> usize {
+        self.weights.saturating_add(self.state).saturating_add(self.working).saturating_add(self.driver)
+    }
+
+    /// The longest context that is served where a device's whole memory, or what is free of a machine's, is this; `None` where not even a
+    /// short one is.
+    pub(crate) fn longest(model: &Model, profile: &Profile, kernels: usize, memory: usize) -> Option<usize> {
+        let driver = if is_cuda(profile) { CUDA_DRIVER } else { 0 };
+        let available = memory.saturating_sub(driver);
+        let share = if profile.is_gpu() { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
+        let reserve = (available / share).max(LEAST_RESERVE);
+        let memory = Memory { available, reserve, kernels };
+        Budget::divide(model, profile, profile.prefill_chunk, None, Some(0), memory)
+            .ok()
+            .map(|budget| budget.context)
+    }
+}
+
+fn is_cuda(profile: &Profile) -> bool {
+    profile.matrix_unit == plan::MatrixUnit::TensorCore
+}
+
 /// Bytes that would do: for the context that was asked for, or for one that is of use.
 fn least(
     model: &Model,
@@ -208,6 +264,26 @@ mod tests {
     use lily_model::testing::{Spec, model_in_memory};
 
     use super::*;
+
+    #[test]
+    fn the_longest_context_of_a_memory_fits_into_it() {
+        let model = model_in_memory(&Spec::tiny());
+        for profile in
+            [Profile::cpu(), Profile::named("cuda:h200").unwrap(), Profile::named("metal:m5-max").unwrap()]
+        {
+            let takes = |context| Footprint::of(&model, &profile, 1 << 20, context).unwrap();
+            let [short, long] = [10, 100].map(|context| takes(context).total());
+            assert_eq!(long - short, 90 * model.geometry.kv_bytes_per_token(profile.activation.bytes()));
+            assert_eq!(takes(10).driver > 0, profile.name == "cuda:h200");
+            // With what is kept free at the least, which is more than its share of so little memory.
+            let memory = long + LEAST_RESERVE;
+            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, memory), Some(100));
+            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, memory - 1), Some(99));
+            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, 1000), None);
+            let most = model.geometry.max_context;
+            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, 64 << 30), Some(most));
+        }
+    }
 
     #[test]
     fn the_context_is_what_fits_and_a_refusal_says_what_would() {

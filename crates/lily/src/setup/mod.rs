@@ -14,7 +14,7 @@ mod wired;
 
 pub(crate) use device::{Chosen, DECODE_ROWS, Kind, choose};
 pub(crate) use engine::{Places, Started, start};
-pub(crate) use memory::{Budget, machine, process_peak, readable, sequence_bytes};
+pub(crate) use memory::{Budget, Footprint, machine, process_peak, readable, sequence_bytes};
 pub(crate) use model::{
     DEMO_TEMPLATE, LoadedModel, folder, load, load_weights, load_weights_routed, load_with_any_text, preset,
 };
