@@ -360,7 +360,7 @@ pub(crate) struct PlanFlags {
     #[arg(long, env = "LILY_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
     /// Say which context fits into so much memory of a GPU, or so much free memory of a machine [default: 24, 32, 48 and 80 GiB].
-    #[arg(long, env = "LILY_PLAN_MEMORY", value_name = "BYTES")]
+    #[arg(long, env = "LILY_MEMORY", value_name = "BYTES")]
     pub(crate) memory: Option<ByteSize>,
     /// Show each launch, not each kind of them.
     #[arg(long, env = "LILY_FULL", value_parser = BoolishValueParser::new())]
