@@ -4,9 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use lily_cuda::KernelSet;
 use lily_model::plan::{
-    self, Cost, DecodeShape, Effect, MatrixUnit, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
+    self, Cost, DecodeShape, Effect, Plan, PlanCost, Profile, Switch, Switches, Tail, Target,
 };
 use lily_model::synth::Synth;
 use lily_model::{LogitRows, Model};
@@ -97,19 +96,10 @@ const MEMORIES: [usize; 4] = [24 << 30, 32 << 30, 48 << 30, 80 << 30];
 impl Memory {
     fn of(model: &Model, target: Target<'_>, context: usize, asked: Option<ByteSize>) -> Result<Memory> {
         let profile = target.profile;
-        let kernels = match profile.matrix_unit {
-            MatrixUnit::TensorCore => {
-                let chunk = profile.prefill_chunk;
-                let chunk =
-                    plan::prefill(target, chunk, chunk.min(target.geometry.max_context), LogitRows::Last)?;
-                lily_cuda::scratch_bytes(&chunk, KernelSet::Native, profile.cores)?
-            }
-            _ => 0,
-        };
-        let takes = Footprint::of(model, profile, kernels, context)?;
+        let takes = Footprint::of(model, profile, context)?;
         let memories = asked.map_or(MEMORIES.to_vec(), |size| vec![size.0]);
         let longest = |memory_bytes| {
-            let context = Footprint::longest(model, profile, kernels, memory_bytes);
+            let context = takes.longest(target.geometry, profile, memory_bytes);
             Longest { memory_bytes, context }
         };
         Ok(Memory { takes, total_bytes: takes.total(), longest: memories.into_iter().map(longest).collect() })

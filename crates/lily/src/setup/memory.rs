@@ -1,7 +1,8 @@
 //! How much memory there is, and what fits into it: decided before anything is allocated.
 
 use anyhow::{Result, anyhow, bail};
-use lily_model::plan::{self, Profile, Target};
+use lily_cuda::KernelSet;
+use lily_model::plan::{self, MatrixUnit, Profile, Target};
 use lily_model::{Geometry, LogitRows, Model};
 
 use super::device::{Chosen, Kind};
@@ -87,8 +88,7 @@ impl Budget {
         asked_cache: Option<usize>,
     ) -> Result<Budget> {
         let has_own = matches!(device.kind, Kind::Cuda(_) | Kind::Metal(_));
-        let share = if has_own { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
-        let reserve = (device.available / share).max(LEAST_RESERVE);
+        let reserve = reserve(device.available, has_own);
         let kernels = device.kernel_bytes(&chunk_plan(model, &device.profile, chunk)?)?;
         let memory = Memory { available: device.available, reserve, kernels };
         let budget = Budget::divide(model, &device.profile, chunk, asked_context, asked_cache, memory);
@@ -111,9 +111,8 @@ impl Budget {
     ) -> Result<Budget> {
         let Memory { available, reserve, kernels } = memory;
         let g = &model.geometry;
-        let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
-        let plan = chunk_plan(model, profile, chunk)?;
-        let scratch = plan.arena_bytes + 4 * g.vocab + kernels;
+        let weights = weight_bytes(model);
+        let scratch = working_bytes(model, &chunk_plan(model, profile, chunk)?, kernels);
         let fixed = weights.saturating_add(scratch).saturating_add(reserve);
         let left = available.saturating_sub(fixed);
         let fits = tokens_in(g, profile, left);
@@ -173,15 +172,20 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Of so many tokens. `kernels` is what a device's kernels take for themselves.
-    pub(crate) fn of(model: &Model, profile: &Profile, kernels: usize, context: usize) -> Result<Footprint> {
+    /// Of so many tokens, on a device of a profile.
+    pub(crate) fn of(model: &Model, profile: &Profile, context: usize) -> Result<Footprint> {
+        let plan = chunk_plan(model, profile, profile.prefill_chunk)?;
+        let (kernels, driver) = match profile.matrix_unit {
+            MatrixUnit::TensorCore => {
+                (lily_cuda::scratch_bytes(&plan, KernelSet::Native, profile.cores)?, CUDA_DRIVER)
+            }
+            _ => (0, 0),
+        };
         Ok(Footprint {
-            weights: usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX),
+            weights: weight_bytes(model),
             state: sequence_bytes(&model.geometry, profile, context),
-            working: chunk_plan(model, profile, profile.prefill_chunk)?.arena_bytes
-                + 4 * model.geometry.vocab
-                + kernels,
-            driver: if is_cuda(profile) { CUDA_DRIVER } else { 0 },
+            working: working_bytes(model, &plan, kernels),
+            driver,
         })
     }
 
@@ -191,21 +195,28 @@ impl Footprint {
     }
 
     /// The longest context that is served where a device's whole memory, or what is free of a machine's, is this; `None` where not even a
-    /// short one is.
-    pub(crate) fn longest(model: &Model, profile: &Profile, kernels: usize, memory: usize) -> Option<usize> {
-        let driver = if is_cuda(profile) { CUDA_DRIVER } else { 0 };
-        let available = memory.saturating_sub(driver);
-        let share = if profile.is_gpu() { GPU_RESERVE_SHARE } else { RESERVE_SHARE };
-        let reserve = (available / share).max(LEAST_RESERVE);
-        let memory = Memory { available, reserve, kernels };
-        Budget::divide(model, profile, profile.prefill_chunk, None, Some(0), memory)
-            .ok()
-            .map(|budget| budget.context)
+    /// short one is. The context that this is of plays no part.
+    pub(crate) fn longest(&self, g: &Geometry, profile: &Profile, memory: usize) -> Option<usize> {
+        let available = memory.saturating_sub(self.driver);
+        let fixed = [self.weights, self.working, reserve(available, profile.is_gpu())];
+        let left = fixed.into_iter().fold(available, usize::saturating_sub);
+        let tokens = tokens_in(g, profile, left).min(g.max_context);
+        (tokens >= 2).then_some(tokens)
     }
 }
 
-fn is_cuda(profile: &Profile) -> bool {
-    profile.matrix_unit == plan::MatrixUnit::TensorCore
+/// What is kept free of so much memory, of a device of its own or of the machine's.
+fn reserve(available: usize, has_own: bool) -> usize {
+    (available / if has_own { GPU_RESERVE_SHARE } else { RESERVE_SHARE }).max(LEAST_RESERVE)
+}
+
+fn weight_bytes(model: &Model) -> usize {
+    usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX)
+}
+
+/// Activations of a chunk, logits, and what kernels take for themselves.
+fn working_bytes(model: &Model, chunk: &plan::Plan, kernels: usize) -> usize {
+    chunk.arena_bytes + 4 * model.geometry.vocab + kernels
 }
 
 /// Bytes that would do: for the context that was asked for, or for one that is of use.
@@ -217,10 +228,10 @@ fn least(
     memory: Memory,
 ) -> Result<usize> {
     let g = &model.geometry;
-    let weights = usize::try_from(model.checkpoint.total_bytes()).unwrap_or(usize::MAX);
     let context = asked_context.map_or(USEFUL_CONTEXT, |c| c as usize).min(g.max_context);
-    let scratch = chunk_plan(model, profile, chunk)?.arena_bytes + 4 * g.vocab + memory.kernels;
-    let used = weights.saturating_add(scratch).saturating_add(sequence_bytes(g, profile, context));
+    let scratch = working_bytes(model, &chunk_plan(model, profile, chunk)?, memory.kernels);
+    let used =
+        weight_bytes(model).saturating_add(scratch).saturating_add(sequence_bytes(g, profile, context));
     // What is kept free grows with the memory.
     Ok(used.saturating_add((used / (GPU_RESERVE_SHARE - 1)).max(memory.reserve)))
 }
@@ -271,17 +282,18 @@ mod tests {
         for profile in
             [Profile::cpu(), Profile::named("cuda:h200").unwrap(), Profile::named("metal:m5-max").unwrap()]
         {
-            let takes = |context| Footprint::of(&model, &profile, 1 << 20, context).unwrap();
+            let takes = |context| Footprint::of(&model, &profile, context).unwrap();
+            let longest = |memory| takes(10).longest(&model.geometry, &profile, memory);
             let [short, long] = [10, 100].map(|context| takes(context).total());
             assert_eq!(long - short, 90 * model.geometry.kv_bytes_per_token(profile.activation.bytes()));
             assert_eq!(takes(10).driver > 0, profile.name == "cuda:h200");
             // With what is kept free at the least, which is more than its share of so little memory.
             let memory = long + LEAST_RESERVE;
-            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, memory), Some(100));
-            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, memory - 1), Some(99));
-            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, 1000), None);
+            assert_eq!(longest(memory), Some(100));
+            assert_eq!(longest(memory - 1), Some(99));
+            assert_eq!(longest(1000), None);
             let most = model.geometry.max_context;
-            assert_eq!(Footprint::longest(&model, &profile, 1 << 20, 64 << 30), Some(most));
+            assert_eq!(longest(64 << 30), Some(most));
         }
     }
 
