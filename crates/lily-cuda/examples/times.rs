@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use lily_cuda::{CudaDevice, CudaOptions, Gpu, KernelSet, Roof};
 use lily_kernels::select::Request;
-use lily_model::device::{Batch, Choices, Device, Room, STEPS_UNDER_WAY};
+use lily_model::device::{Batch, Choices, Device, Room, Steps};
 use lily_model::plan::{self, DecodeShape, Plan, PlanCost, Switch, Tail, Target};
 use lily_model::synth::Synth;
 use lily_model::{LogitRows, Model, Preset, Weights};
@@ -62,7 +63,7 @@ fn flags() -> Result<Flags, Box<dyn Error>> {
     Ok(flags)
 }
 
-/// Steps that run after another; an even number leaves the states where they were.
+/// Steps that run after another.
 const STEPS: usize = 64;
 
 /// What launches of one label took and would have to take.
@@ -104,6 +105,7 @@ impl Bench {
 
     fn case(&mut self, case: &str, repeat: usize) -> Result<serde_json::Value, Box<dyn Error>> {
         let (plan, before) = self.plan(case)?;
+        let plan = Arc::new(plan);
         let tokens: Vec<u32> = (0..plan.rows as u32)
             .map(|i| i.wrapping_mul(2_654_435_761) % self.model.geometry.vocab as u32)
             .collect();
@@ -125,23 +127,19 @@ impl Bench {
         let (mut timed, mut whole) = (Vec::new(), Vec::new());
         // The first replays compile, load and capture.
         for i in 0..repeat + 3 {
-            let began = if chooses {
-                self.device.begin_steps(&plan, &batch, &choices)?;
-                let began = Instant::now();
-                for step in 0..STEPS + STEPS_UNDER_WAY {
-                    if let Some(taken) = step.checked_sub(STEPS_UNDER_WAY) {
-                        self.device.take_step(&plan, taken)?;
-                    }
-                    if step < STEPS {
-                        self.device.submit_step(&plan, step)?;
+            let mut under_way = chooses
+                .then(|| Steps::begin(&mut self.device, plan.clone(), &batch, &choices, STEPS))
+                .transpose()?;
+            let began = Instant::now();
+            match &mut under_way {
+                Some(under_way) => {
+                    for _ in 0..STEPS {
+                        while under_way.submit(&mut self.device)? {}
+                        under_way.take(&mut self.device)?;
                     }
                 }
-                began
-            } else {
-                let began = Instant::now();
-                self.device.run(&plan, &batch)?;
-                began
-            };
+                None => self.device.run(&plan, &batch)?,
+            }
             if i >= 3 {
                 whole.push(began.elapsed().as_secs_f64() / steps as f64);
             }
