@@ -26,11 +26,7 @@ fn a_failed_prefill_fails_its_request_only() {
 #[test]
 fn a_failed_decode_fails_its_rows_only() {
     let (engine, controls) = engine(EngineConfig { parallel: 5, ..config() });
-    controls.allow(0);
-    let requests: Vec<_> = (0..5).map(|i| request(text(20 + i, 10), 30)).collect();
-    let generations: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
-    controls.allow(15);
-    controls.wait_for_arrivals(16);
+    let (requests, generations) = five_at_a_step(&engine, &controls);
     controls.failing_decodes.store(1, SeqCst);
     controls.open_gate();
     let answers: Vec<_> = generations.into_iter().map(read).collect();

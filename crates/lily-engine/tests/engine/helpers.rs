@@ -43,6 +43,19 @@ pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerationRequest 
     }
 }
 
+/// Five requests that are all at a decode step, which does not run before the gate opens.
+pub(crate) fn five_at_a_step(
+    engine: &LocalEngine,
+    controls: &Handle,
+) -> (Vec<GenerationRequest>, Vec<Generation>) {
+    controls.allow(0);
+    let requests: Vec<_> = (0..5).map(|i| request(text(20 + i, 10), 30)).collect();
+    let generations = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    controls.allow(15);
+    controls.wait_for_arrivals(16);
+    (requests, generations)
+}
+
 /// A prompt of `length` ordinary tokens that starts with `first`.
 pub(crate) fn text(first: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| if i == 0 { first } else { 10 + (first * 7 + i * 13 + i / 9) % 60 }).collect()

@@ -54,11 +54,7 @@ fn a_device_that_is_lost_in_a_step_fails_its_rows_and_others_at_work() {
     for on_host in [false, true] {
         let (engine, controls, count) = renewable(EngineConfig { parallel: 5, ..config() }, 0);
         controls.on_host.store(on_host, SeqCst);
-        controls.allow(0);
-        let requests: Vec<_> = (0..5).map(|i| request(text(20 + i, 10), 30)).collect();
-        let generations: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
-        controls.allow(15);
-        controls.wait_for_arrivals(16);
+        let (requests, generations) = five_at_a_step(&engine, &controls);
         controls.losing_steps.store(1, SeqCst);
         controls.open_gate();
         for generation in generations {
